@@ -1,0 +1,172 @@
+"""Channel: the guarded way of a checked call to the backend and the control plane.
+
+Here live the rules that hold for every call: one thread at a time, the process that made it, dead
+stays dead, every wait bounded, everything counted.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from dcp_comm import agreement
+from dcp_comm.backend import Backend
+from dcp_comm.contract import Call, Place
+from dcp_comm.control import Control
+from dcp_comm.deadline import Deadline
+from dcp_comm.errors import CommArgumentError, CommClosed, CommUsageError, DcpCommError
+from dcp_comm.latch import Latch
+from dcp_comm.ledger import Ledger
+from dcp_comm.settings import Settings
+from dcp_comm.tracing import span
+
+_logger = logging.getLogger("dcp_comm")
+
+MERGE_LEVEL, EVERY_CALL_LEVEL = 1, 2
+
+
+class Channel:
+    """One communicator's backend and control plane, behind the guards.
+
+    Args:
+        backend: Moves the bytes.
+        control: Carries fingerprints and agreements.
+        name: The communicator's name, for messages.
+        timeout: Seconds that one call may wait for peers.
+        settings: What the environment asks for.
+    """
+
+    def __init__(
+        self, backend: Backend, control: Control, name: str, timeout: float, settings: Settings
+    ) -> None:
+        self.backend, self.control, self.timeout = backend, control, timeout
+        self.place = Place(backend.rank, backend.size, backend.device, backend.name)
+        self.ledger = Ledger(backend.size)
+        self.latch = Latch()
+        self._check_level = settings.check_level(backend.device.type)
+        self._name, self._ranges = name, settings.ranges
+        self._lock, self._busy, self._pid = threading.RLock(), "", os.getpid()
+        self._sequence, self._closed = 0, False
+
+    @contextmanager
+    def turn(self, what: str) -> Iterator[None]:
+        """Hold the communicator for one thread; refuse what cannot be answered any more.
+
+        Raises:
+            CommUsageError: Another thread is inside, a signal handler re-enters, or the process is
+                a fork of the one that made the communicator.
+            DcpCommError: The first cause, if the communicator is dead.
+        """
+        if os.getpid() != self._pid:
+            raise CommUsageError(
+                f"{what}: used in a forked child ({self.place}). Make another one there"
+            )
+        self.latch.check()
+        if not self._lock.acquire(blocking=False):
+            raise CommUsageError(
+                f"{what}: another thread is inside this communicator ({self.place}). Take turns"
+            )
+        try:
+            if self._busy:
+                raise CommUsageError(f"{what}: called from within {self._busy} ({self.place})")
+            yield
+        finally:
+            self._lock.release()
+
+    def issue(self, calls: Sequence[Call], stream: torch.cuda.Stream | None) -> None:
+        """Issue checked calls as one launch, and count them."""
+        what = " + ".join(dict.fromkeys(call.op for call in calls))
+        if self.checks(EVERY_CALL_LEVEL):
+            shared = [str(call) for call in calls if call.op not in ("send", "recv")]
+            if shared:
+                self.compare("; ".join(shared), len(shared))
+        with self._waiting(what) as deadline:
+            moving = [call for call in calls if not call.empty]
+            if moving:
+                self.backend.issue(moving, stream, deadline)
+                self._sequence += 1
+        for call in calls:
+            self.ledger.count(call)
+
+    def checks(self, level: int) -> bool:
+        """Whether calls of this level are compared now; never while a graph is being captured."""
+        capturing = self.place.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        return self._check_level >= level and not capturing
+
+    def compare(self, text: str, count: int) -> None:
+        """Have every rank confirm that it is making the same call.
+
+        Raises:
+            CommMismatch: On every rank, with a line a rank.
+        """
+        with self._waiting(text) as deadline:
+            agreement.compare_fingerprints(self._exchange(self._frame(text, count), deadline))
+
+    def consult(self, text: str, record: bytes) -> list[bytes]:
+        """All-gather one record a rank, after all confirmed that they are doing the same."""
+        self.compare(text, len(record))
+        with self._waiting(text) as deadline:
+            return self._exchange(record, deadline)
+
+    def check(self) -> None:
+        """Raise the latched cause, or what the backend found out meanwhile."""
+        self.latch.check()
+        with self.failing("check"):
+            self.backend.check()
+
+    def kill(self, cause: BaseException) -> None:
+        """Latch dead and let go of peers, so that they do not wait for this rank."""
+        self.latch.fail(cause)
+        self.backend.abort()
+        self.control.close()
+
+    def close(self, timeout: float) -> None:
+        """Latch closed and release everything, within ``timeout`` seconds; once is enough."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self.latch.fail(CommClosed(f"communicator {self._name!r} was closed ({self.place})"))
+        try:
+            self.backend.close(Deadline(timeout))
+        except DcpCommError as error:
+            _logger.warning("close of %r left something behind: %s", self._name, error)
+        self.control.close()
+
+    def _frame(self, text: str, count: int) -> bytes:
+        self._sequence += 1
+        return agreement.fingerprint(self._sequence, text, count)
+
+    def _exchange(self, record: bytes, deadline: Deadline) -> list[bytes]:
+        records = self.control.exchange(record, deadline)
+        self.ledger.count_control(len(record))
+        return records
+
+    @contextmanager
+    def _waiting(self, what: str) -> Iterator[Deadline]:
+        self._busy = what
+        try:
+            with (
+                self.failing(what),
+                span(what, enabled=self._ranges, cuda=self.place.device.type == "cuda"),
+            ):
+                yield Deadline(self.timeout, self.latch)
+        finally:
+            self._busy = ""
+
+    @contextmanager
+    def failing(self, what: str) -> Iterator[None]:
+        """Latch on anything that leaves the ranks in doubt about one another."""
+        try:
+            yield
+        except (CommArgumentError, CommUsageError):
+            raise
+        except DcpCommError as error:
+            worded = type(error)(f"{error} ({self.place}, communicator {self._name!r})")
+            self.kill(worded)
+            raise worded from error
+        except BaseException as error:
+            self.kill(CommClosed(f"{what}: ended by {error!r} ({self.place})"))
+            raise

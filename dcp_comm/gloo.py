@@ -1,0 +1,88 @@
+"""torch's gloo, made bounded: groups from a store, polling waits, errors in our words.
+
+Shared by the control plane and the torch backend. Groups made here stand outside torch's registry:
+no ``init_process_group``, nothing global.
+"""
+
+import re
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from dcp_comm.deadline import Deadline
+from dcp_comm.errors import CommPeerLost, CommTimeout, DcpCommError
+from dcp_comm.rendezvous import Rendezvous
+
+_GRACE_SECONDS = 1.0
+_LOST = (
+    "closed by peer",
+    "reset by peer",
+    "broken pipe",
+    "connection refused",
+    "pair closure",
+    "socket closed",
+    "connection closed",
+    "failed to recv",
+    "failed to send",
+)
+_NOISE = re.compile(r"^\[[^\]]*\.(cc|cpp|h):\d+\]\s*|\. This is typically.*$")
+_LATE = ("timed out", "timeout")
+
+
+def connect(rendezvous: Rendezvous, purpose: str) -> dist.ProcessGroup:
+    """Connect the ranks of a rendezvous and return their group.
+
+    Gloo's own timeout lies a second behind the rendezvous': ours speaks first, and gloo then closes
+    the connections of what was abandoned, so that a late peer learns of it.
+
+    Args:
+        rendezvous: The ranks, their store, the deadline.
+        purpose: Keeps the keys of several groups over one store apart.
+
+    Raises:
+        CommTimeout: Not all ranks had connected by the deadline.
+        CommPeerLost: The store or a peer went away.
+    """
+    rank, size = rendezvous.rank, rendezvous.size
+    store = dist.PrefixStore(purpose, rendezvous.store)
+    native = timedelta(seconds=min(rendezvous.timeout + _GRACE_SECONDS, 86_400.0))
+    what = f"connecting gloo for {purpose}"
+    try:
+        backend = rendezvous.deadline.run(
+            lambda: dist.ProcessGroupGloo(store, rank, size, native), what
+        )
+    except RuntimeError as error:
+        raise translate(error, what) from error
+    group = dist.ProcessGroup(store, rank, size)
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+    return group
+
+
+def finish(work: dist.Work, deadline: Deadline, what: str) -> None:
+    """Wait for a collective's work by polling, then raise its error if it has one.
+
+    Raises:
+        CommTimeout: The deadline passed first.
+        CommPeerLost: A peer closed its connection.
+    """
+    if not deadline.poll(work.is_completed):
+        raise CommTimeout(f"{what}: peers did not arrive within {deadline.timeout:g} s")
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise translate(error, what) from error
+
+
+def translate(error: BaseException, what: str) -> DcpCommError:
+    """Turn an error of torch.distributed into the kind of ours that it stands for."""
+    if isinstance(error, DcpCommError):
+        return error
+    text = _NOISE.sub("", str(error).split("\n", 1)[0])
+    words = text.lower()
+    if any(sign in words for sign in _LOST):
+        return CommPeerLost(f"{what}: a peer is gone: {text}")
+    if any(sign in words for sign in _LATE):
+        return CommTimeout(f"{what}: {text}")
+    return DcpCommError(f"{what}: {text}")

@@ -1,0 +1,28 @@
+"""The one latched-dead state: the first failure wins and answers every later call."""
+
+import threading
+
+
+class Latch:
+    """Remembers a communicator's first failure; set once, never cleared, safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cause: BaseException | None = None
+
+    @property
+    def cause(self) -> BaseException | None:
+        """The first failure, or None while alive."""
+        return self._cause
+
+    def fail(self, cause: BaseException) -> None:
+        """Latch dead with ``cause`` unless an earlier cause stands."""
+        with self._lock:
+            if self._cause is None:
+                self._cause = cause
+
+    def check(self) -> None:
+        """Raise the first cause again, as a new error of its type, if there is one."""
+        cause = self._cause
+        if cause is not None:
+            raise type(cause)(*cause.args) from cause

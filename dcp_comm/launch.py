@@ -1,0 +1,187 @@
+"""To a Communicator: `init` under torchrun, `from_process_group` inside an application."""
+
+import torch
+import torch.distributed as dist
+
+from dcp_comm import agreement, bootstrap, registry
+from dcp_comm.backend import Backend, SoloBackend
+from dcp_comm.bootstrap import Launch
+from dcp_comm.communicator import Communicator
+from dcp_comm.control import Control, GlooControl, SoloControl
+from dcp_comm.deadline import Deadline, seconds
+from dcp_comm.errors import BackendUnavailable, CommUsageError, refusal
+from dcp_comm.rendezvous import Rendezvous
+from dcp_comm.settings import Settings
+
+
+def init(
+    backend: str = "auto",
+    device: torch.device | str | None = None,
+    timeout: float = 30.0,
+    init_timeout: float = 60.0,
+    *,
+    name: str = "world",
+) -> Communicator:
+    """Make a communicator of all ranks that a launcher such as torchrun started; collective.
+
+    Needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Never calls
+    ``init_process_group``. Where the launcher runs a store, this connects to it; otherwise rank 0
+    listens on MASTER_ADDR alone. The ranks agree on world size, places, backend and library version
+    before they connect, and fail together with a table.
+
+    Args:
+        backend: A name from `list_backends`, or ``auto``, which rank 0 decides.
+        device: Where tensors will live; None for the local rank's GPU, else the CPU.
+        timeout: Seconds that one call may wait for peers; finite, above 0.
+        init_timeout: Seconds that coming up may take in all.
+        name: The communicator's name, the same on every rank.
+
+    Raises:
+        CommUsageError: No launcher, or rank 0 cannot listen.
+        CommArgumentError: An argument is wrong.
+        BackendUnavailable: The backend cannot work on some rank; says where and why.
+        CommMismatch: The ranks differ in something that they must agree on.
+        CommTimeout: Not all ranks came; says which.
+    """
+    settings, launch = Settings.from_environment(), Launch.from_environment()
+    timeout = seconds(timeout, "init", "timeout")
+    deadline = Deadline(seconds(init_timeout, "init", "init_timeout"))
+    where = launch.device() if device is None else _indexed(torch.device(device))
+
+    if launch.size == 1:
+        return _alone(backend, where, name, timeout, settings)
+    store, name = bootstrap.enter(bootstrap.open_store(launch, deadline), name, launch.rank)
+    meeting = Rendezvous(launch.rank, launch.size, store, name, where, timeout, deadline)
+    return _connect(backend, meeting, settings)
+
+
+def from_process_group(
+    group: dist.ProcessGroup | None = None,
+    backend: str = "auto",
+    device: torch.device | str | None = None,
+    timeout: float = 30.0,
+    init_timeout: float = 60.0,
+) -> Communicator:
+    """Make a communicator of an application's torch process group; collective over the group.
+
+    The backend "torch" rides on the group itself; others use it to find one another. The group is
+    never destroyed, and must not be destroyed while the communicator lives.
+
+    Args:
+        group: The group; None for torch's default group.
+        backend: A name from `list_backends`, or ``auto``, which the group's rank 0 decides.
+        device: Where tensors will live; None for the current GPU in an nccl group, else the CPU.
+        timeout: Seconds that one call may wait for peers; finite, above 0.
+        init_timeout: Seconds that coming up may take in all.
+
+    Raises:
+        CommUsageError: torch.distributed is not initialised, or this rank is not in the group.
+        CommArgumentError, BackendUnavailable, CommMismatch, CommTimeout: As `init`.
+    """
+    settings = Settings.from_environment()
+    timeout = seconds(timeout, "from_process_group", "timeout")
+    deadline = Deadline(seconds(init_timeout, "from_process_group", "init_timeout"))
+    found = _member_group(group)
+    where = _device_of(found) if device is None else _indexed(torch.device(device))
+    if found.size() == 1:
+        return _alone(backend, where, found.group_name, timeout, settings)
+    rank, size = found.rank(), found.size()
+    store, name = bootstrap.enter(bootstrap.group_store(found), found.group_name, rank)
+    meeting = Rendezvous(rank, size, store, name, where, timeout, deadline, found)
+    return _connect(backend, meeting, settings)
+
+
+def _alone(
+    backend: str, device: torch.device, name: str, timeout: float, settings: Settings
+) -> Communicator:
+    chosen = registry.automatic(device) if backend == "auto" else backend
+    registry.load(chosen)
+    meeting = Rendezvous(0, 1, dist.HashStore(), name, device, timeout, Deadline(timeout))
+    return Communicator(SoloBackend(chosen, device), SoloControl(), meeting, settings)
+
+
+def _connect(requested: str, meeting: Rendezvous, settings: Settings) -> Communicator:
+    """Agree, connect, verify; what fails on one rank is told to all, and leaves nothing open."""
+    control: Control | None = None
+    backend: Backend | None = None
+    try:
+        chosen = _choose(requested, meeting)
+        control = GlooControl.connect(meeting)
+        backend = registry.load(chosen).connect(meeting)
+        comm = Communicator(backend, control, meeting, settings)
+        comm.verify_order()
+        return comm
+    except BaseException as error:
+        if backend is not None:
+            backend.abort()
+        if control is not None:
+            control.close()
+        bootstrap.tell(meeting, error)
+        raise
+
+
+def _choose(requested: str, meeting: Rendezvous) -> str:
+    """Return the backend that all ranks will use, or raise on all of them with a table."""
+    fields = {"backend": requested, "device": meeting.device.type}
+    choice = _rank_zero_choice(requested, meeting)
+    ranks = bootstrap.meet(meeting, "membership", {**fields, "choice": choice})
+    agreement.compare("init", ranks, may_differ=("rank", "token", "choice"))
+    chosen = ranks[0]["choice"]
+    missing = _why_not(chosen, meeting.device)
+    library = "" if missing else registry.load(chosen).library(meeting.device)
+    ranks = bootstrap.meet(
+        meeting, "backend", {"name": chosen, "library": library, "missing": missing[:500] or "-"}
+    )
+    if any(fields["missing"] != "-" for fields in ranks):
+        reasons = agreement.table(ranks, ["missing"])
+        raise BackendUnavailable(f"init: backend {chosen} cannot work on every rank\n{reasons}")
+    agreement.compare("init", ranks, may_differ=("rank", "token"))
+    return chosen
+
+
+def _rank_zero_choice(requested: str, meeting: Rendezvous) -> str:
+    if requested == "auto":
+        return registry.automatic(meeting.device) if meeting.rank == 0 else "auto"
+    registry.require_known(requested)
+    return requested
+
+
+def _why_not(name: str, device: torch.device) -> str:
+    try:
+        backend = registry.load(name)
+    except BackendUnavailable as error:
+        return str(error)
+    if device.type not in backend.capabilities.devices:
+        return f"backend {name} does not move {device.type} tensors"
+    return backend.unavailable()
+
+
+def _member_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    found = dist.group.WORLD if group is None else group
+    if found is None:
+        raise CommUsageError(
+            "from_process_group: torch.distributed is not initialised. Call init_process_group "
+            "first, or use dcp_comm.init under torchrun"
+        )
+    if not isinstance(found, dist.ProcessGroup):
+        raise CommUsageError(
+            refusal(
+                "from_process_group",
+                "group",
+                "no group, as new_group gives ranks outside it",
+                "a process group that this rank belongs to",
+                remedy="Call it on the group's members only",
+            )
+        )
+    return found
+
+
+def _device_of(group: dist.ProcessGroup) -> torch.device:
+    on_gpu = "nccl" in dist.get_backend(group) and torch.cuda.is_available()
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+
+def _indexed(device: torch.device) -> torch.device:
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device

@@ -1,0 +1,43 @@
+"""Rendezvous: where the ranks of one communicator meet."""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+
+from dcp_comm.deadline import Deadline
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where the ranks of one communicator meet.
+
+    Backends and control planes are connected with it.
+
+    Attributes:
+        rank: This rank.
+        size: Number of ranks.
+        store: A store that all of them, and for all purposes only they, use; its keys are not
+            authenticated: check what comes out of it.
+        name: The communicator's name, the same on every rank.
+        device: Where this rank's tensors live.
+        timeout: Seconds that one call may wait for peers.
+        deadline: Until when connecting may take.
+        group: The application's own process group that this communicator rides on, if any.
+    """
+
+    rank: int
+    size: int
+    store: dist.Store
+    name: str
+    device: torch.device
+    timeout: float
+    deadline: Deadline
+    group: dist.ProcessGroup | None = None
+
+    def child(self, name: str, rank: int, size: int, deadline: Deadline) -> "Rendezvous":
+        """The meeting point of a part of these ranks, under a name that only they share."""
+        store = dist.PrefixStore(name, self.store)
+        return replace(
+            self, name=name, rank=rank, size=size, store=store, deadline=deadline, group=None
+        )

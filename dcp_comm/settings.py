@@ -1,0 +1,49 @@
+"""Every environment variable of this library, read in one place."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dcp_comm.errors import CommUsageError, refusal
+
+CHECK_LEVELS = ("0", "merge", "all")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment asks for; read when a communicator is made, never at import.
+
+    Attributes:
+        check: ``DCP_COMM_CHECK``: ``0`` no fingerprints, ``merge`` one a merge, ``all`` one a call;
+            empty means ``merge`` on CPU and ``0`` on CUDA.
+        ranges: ``DCP_COMM_RANGES=1``: profiler ranges (record_function, NVTX on CUDA) around calls.
+    """
+
+    check: str = ""
+    ranges: bool = False
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
+        """Read and validate.
+
+        Raises:
+            CommUsageError: A variable holds a value that means nothing.
+        """
+        return cls(
+            check=_choice(environment, "DCP_COMM_CHECK", CHECK_LEVELS),
+            ranges=_choice(environment, "DCP_COMM_RANGES", ("0", "1")) == "1",
+        )
+
+    def check_level(self, device_type: str) -> int:
+        """0, 1 (merges) or 2 (all calls) on this kind of device."""
+        return CHECK_LEVELS.index(self.check or ("merge" if device_type == "cpu" else "0"))
+
+
+def _choice(environment: Mapping[str, str], name: str, legal: tuple[str, ...]) -> str:
+    value = environment.get(name, "")
+    if value and value not in legal:
+        need = "one of " + ", ".join(legal)
+        raise CommUsageError(
+            refusal("environment", name, repr(value), need, remedy=f"Unset {name} for its default")
+        )
+    return value

@@ -1,0 +1,1 @@
+"""Exact global top-K: the order of candidates, a rank's own top-K, and the merge across ranks."""

@@ -1,0 +1,1 @@
+"""Tests of keys, local top-K and the merge."""

@@ -1,0 +1,311 @@
+"""Merge cases, how the ranks run them, and the one check that every merge test uses."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dcp_comm.communicator import Communicator
+from dcp_comm.specs import BufferSpec
+from dcp_comm.testing import run_ranks
+from dcp_comm.topk.job import MergeJob
+from dcp_comm.topk.local import local_topk
+from dcp_comm.topk.merge import TopKMerge
+from dcp_comm.topk.result import MergeResult
+from tests import oracle
+from tests.oracle import Floats, Ints
+
+HUGE = 3e38
+GUARD = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """Full scores of every token, and how they are dealt, listed and merged.
+
+    ``tie`` is the local lists' rule: the contract's ``low`` position first, ``high``, ``random``.
+    ``segments`` are the sizes of successive packs, repeated; empty for all at once.
+    ``logits`` packs from a wide matrix with row starts instead of from scores. ``rounds`` full
+    deals of masked tokens come before token 0, so that every id is large.
+    """
+
+    scores: Floats
+    lengths: Ints
+    size: int
+    k: int
+    interleave: int = 1
+    output: str = "global"
+    order: str = "score"
+    mask_neg_inf: bool = True
+    chunk_rows: int | None = None
+    segments: tuple[int, ...] = ()
+    logits: torch.dtype | None = None
+    tie: str = "low"
+    poison: int = 0xA5
+    longest: int | None = None
+    rounds: int = 0
+    strategy: str = "auto"
+    device: str = "cpu"
+    seed: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.lengths)
+
+    @property
+    def base(self) -> int:
+        """Local positions before a rank's first token."""
+        return self.rounds * self.interleave
+
+    @cached_property
+    def winners(self) -> Ints:
+        """What an unsharded top-K selects."""
+        ids, _ = oracle.topk(self.scores, self.lengths, self.k, mask_neg_inf=self.mask_neg_inf)
+        return ids
+
+    def hand(self, rank: int) -> Ints:
+        """The rank's tokens."""
+        return np.array(
+            oracle.deal(self.scores.shape[1], self.size, self.interleave)[rank], dtype=np.int64
+        )
+
+    def local_lengths(self, rank: int) -> Ints:
+        """How many of a rank's tokens each row may see."""
+        counts: Ints = (self.hand(rank)[None, :] < self.lengths[:, None]).sum(1)
+        return counts
+
+    def local_list(self, rank: int) -> tuple[Floats, Ints]:
+        """The rank's top-K (T, K) by the case's tie rule: scores and positions, -1 for none."""
+        hand, rng = self.hand(rank), np.random.default_rng(self.seed)
+        tried = np.arange(len(hand))
+        if self.tie == "high":
+            tried = tried[::-1]
+        elif self.tie == "random":
+            tried = rng.permutation(tried)
+        wide = self.scores[:, hand[tried]].astype(np.float64)
+        wide[tried[None, :] >= self.local_lengths(rank)[:, None]] = np.nan
+        if self.mask_neg_inf:
+            wide[wide == -np.inf] = np.nan
+        best = np.argsort(-wide, axis=1, kind="stable")[:, : self.k]
+        kept = np.take_along_axis(wide, best, axis=1)
+        scores = np.full((self.rows, self.k), np.nan)
+        ids = np.full((self.rows, self.k), -1, dtype=np.int64)
+        scores[:, : best.shape[1]] = kept
+        ids[:, : best.shape[1]] = np.where(np.isnan(kept), -1, tried[best] + self.base)
+        return scores.astype(np.float32), ids
+
+    def expected(self, rank: int) -> tuple[Ints, Ints]:
+        """The rank's ids (T, K) and counts."""
+        ids = np.where(self.winners < 0, -1, self.winners + self.base * self.size)
+        counts = (ids >= 0).sum(1)
+        if self.output == "local":
+            ids, counts = oracle.own_winners(ids, rank, self.size, self.interleave)
+        return (oracle.by_position(ids) if self.order == "position" else ids), counts
+
+    @cached_property
+    def expected_certified(self) -> npt.NDArray[np.bool_]:
+        """Rows where no list can have been cut at the last winner's score."""
+        if self.output == "local" and self.longest is not None and self.longest <= self.k:
+            return np.ones(self.rows, dtype=np.bool_)
+        lists = [self.local_list(rank)[0] for rank in range(self.size)]
+        every = np.concatenate(lists, axis=1)
+        threshold = -np.sort(-every, axis=1)[:, self.k - 1]  # NaN, which is no score, sorts last
+        certified: npt.NDArray[np.bool_] = np.all(
+            [np.isnan(each[:, -1]) | (each[:, -1] < threshold) for each in lists], axis=0
+        )
+        return certified
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one rank got."""
+
+    ids: Ints
+    counts: Ints
+    certified: npt.NDArray[np.bool_]
+
+
+def check_merge(case: Case) -> list[Outcome]:
+    """Run the case on every rank and compare with the oracle, certificates included.
+
+    Raises:
+        AssertionError: A rank's row differs, or what lies beside the result was written.
+    """
+    outcomes = run_ranks(merge_on_a_rank, case.size, case, device=case.device)
+    for rank, got in enumerate(outcomes):
+        ids, counts = case.expected(rank)
+        rows = np.arange(case.rows) if case.tie == "low" else np.flatnonzero(got.certified)
+        np.testing.assert_array_equal(got.ids[rows], ids[rows], f"ids of rank {rank}")
+        np.testing.assert_array_equal(got.counts[rows], counts[rows], f"counts of rank {rank}")
+        np.testing.assert_array_equal(got.certified, case.expected_certified, f"rank {rank}")
+    return outcomes
+
+
+def merge_on_a_rank(comm: Communicator, case: Case) -> Outcome:
+    """Merge in poisoned memory, with stale candidates in every spare slot."""
+    merge = TopKMerge(
+        comm,
+        case.k,
+        max(1, case.rows),
+        interleave=case.interleave,
+        strategy=case.strategy,
+        output=case.output,
+        order=case.order,
+        mask_neg_inf=case.mask_neg_inf,
+        chunk_rows=case.chunk_rows,
+    )
+    scratch = [poisoned(spec, case.poison).to(comm.device) for spec in merge.specs()]
+    wide = poisoned(BufferSpec("ids", (case.rows, case.k + GUARD), torch.int32), case.poison)
+    wide = wide.to(comm.device)
+    before = wide.clone()
+    counts = torch.full_like(wide[:, 0], 77)
+    certified = torch.ones_like(counts, dtype=torch.bool)
+    out = MergeResult(wide[:, : case.k], counts, certified)
+    job = merge.begin(case.rows, scratch=scratch, out=out, longest=case.longest)
+    feed(job, case, comm)
+    result = job.finish()
+    assert torch.equal(wide[:, case.k :], before[:, case.k :]), "written beyond a row"
+    return Outcome(*(each.cpu().numpy() for each in (result.ids, result.counts, result.certified)))
+
+
+def feed(job: MergeJob, case: Case, comm: Communicator) -> None:
+    """Pack all rows, in the case's segments."""
+    rank = comm.rank
+    scores, ids = stale(case, rank, *case.local_list(rank))
+    columns = [
+        torch.from_numpy(ids.astype(np.int32)),
+        torch.from_numpy(case.local_lengths(rank) + case.base),
+    ]
+    if case.logits is None:
+        columns.append(torch.from_numpy(scores))
+    else:
+        columns += logits_of(case, rank, case.logits)
+    for rows in segments(case.rows, case.segments):
+        ids_, lengths, values, *starts = (strided(each.to(comm.device))[rows] for each in columns)
+        if case.logits is None:
+            job.pack(values, ids_, lengths)
+        else:
+            job.pack_logits(values, ids_, starts[0], lengths)
+
+
+def stale(case: Case, rank: int, scores: Floats, ids: Ints) -> tuple[Floats, Ints]:
+    """Fill every spare slot with what must not win, then shuffle each row."""
+    rng = np.random.default_rng(case.seed + rank)
+    spare, lengths = ids < 0, case.local_lengths(rank)
+    beyond = lengths[:, None] + rng.integers(0, 9, ids.shape)
+    junk = np.where(rng.random(ids.shape) < 0.5, rng.integers(-9, 0, ids.shape), beyond + case.base)
+    scores = np.where(spare, np.float32(HUGE), scores)
+    for row, local in enumerate(case.scores[:, case.hand(rank)]):
+        masked = np.isnan(local) | ((local == -np.inf) & case.mask_neg_inf)
+        tokens = np.flatnonzero(masked[: lengths[row]])
+        slots = np.flatnonzero(spare[row])[: len(tokens)]
+        junk[row, slots] = tokens[: len(slots)] + case.base
+        scores[row, slots] = local[tokens[: len(slots)]]
+    shuffled = rng.permuted(np.tile(np.arange(case.k), (case.rows, 1)), axis=1)
+    return (
+        np.take_along_axis(scores, shuffled, axis=1),
+        np.take_along_axis(np.where(spare, junk, ids), shuffled, axis=1),
+    )
+
+
+def logits_of(case: Case, rank: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    """A packed matrix in which each row's tokens begin at a column of its own, and the starts."""
+    rng = np.random.default_rng(case.seed + rank)
+    local = case.scores[:, case.hand(rank)]
+    width = local.shape[1]
+    starts = rng.integers(0, 5, case.rows)
+    logits = np.full((case.rows, width + 4), np.float32(6e4))
+    for row, start in enumerate(starts):
+        logits[row, start : start + width] = local[row]
+    return [torch.from_numpy(logits).to(dtype), torch.from_numpy(starts - case.base)]
+
+
+def segments(rows: int, sizes: Sequence[int]) -> Iterator[slice]:
+    """Slices of the given sizes, repeated until all rows are covered; one slice without sizes."""
+    first, turn = 0, 0
+    while first < rows:
+        size = sizes[turn % len(sizes)] if sizes else rows
+        yield slice(first, first + size)
+        first, turn = first + size, turn + 1
+
+
+def strided(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values with a gap behind each row."""
+    if tensor.dim() < 2:
+        return torch.stack([tensor, tensor], 1)[:, 0]
+    return torch.cat([tensor, tensor], 1)[:, : tensor.shape[1]]
+
+
+def poisoned(spec: BufferSpec, byte: int) -> torch.Tensor:
+    """A buffer whose every byte is ``byte``."""
+    return torch.full((spec.nbytes,), byte, dtype=torch.uint8).view(spec.dtype).view(spec.shape)
+
+
+def drawn(kind: str, rows: int, length: int, rng: np.random.Generator) -> Floats:
+    """Scores (rows, length) of one of `KINDS`."""
+    scores = KINDS[kind](rng, (rows, length))
+    return np.asarray(scores, dtype=np.float32)
+
+
+def _specials(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[Any]:
+    pool = [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 1e-39, -65504, -7e4, -3e38]
+    return np.where(rng.random(shape) < 0.5, rng.choice(pool, shape), rng.normal(size=shape))
+
+
+def _ulps(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[Any]:
+    return (0x3F900000 + rng.integers(-40, 40, shape)).astype(np.int32).view(np.float32)
+
+
+def _plateau(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[Any]:
+    zeros = np.where(rng.random(shape) < 0.5, 0.0, -0.0)
+    return np.where(rng.random(shape) < 0.2, rng.integers(1, 4, shape), zeros)
+
+
+def _skewed(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[Any]:
+    return np.where(np.arange(shape[1]) % 8 == 0, 1e3, 0) + rng.normal(size=shape)
+
+
+KINDS: dict[str, Callable[[np.random.Generator, tuple[int, int]], npt.NDArray[Any]]] = {
+    "normal": lambda rng, shape: rng.normal(size=shape),
+    "few": lambda rng, shape: rng.integers(-2, 3, shape),
+    "equal": lambda rng, shape: np.ones(shape),
+    "plateau": _plateau,
+    "ulps": _ulps,
+    "specials": _specials,
+    "skewed": _skewed,
+    "nothing": lambda rng, shape: np.full(shape, np.nan),
+}
+"""How scores may lie: ties, ReLU plateaus of both zeros, one ulp apart, specials, one-sided."""
+
+
+def drawn_lengths(rows: int, length: int, k: int, rng: np.random.Generator) -> Ints:
+    """Row lengths: full, none, short, fewer than K, just above K, or anything."""
+    pool = np.array([length, length, 0, 3, k - 1, k, k + 3, int(rng.integers(0, length + 1))])
+    return np.asarray(np.clip(rng.choice(pool, rows), 0, length), dtype=np.int64)
+
+
+def check_local(
+    logits: torch.Tensor, k: int, starts: Ints, lengths: Ints, *, mask_neg_inf: bool = True
+) -> None:
+    """Compare `local_topk` with the oracle, row by row.
+
+    Raises:
+        AssertionError: Ids or scores differ.
+    """
+    first = torch.from_numpy(starts).to(logits.device)
+    count = torch.from_numpy(lengths.astype(np.int32)).to(logits.device)
+    scores, ids = (each.cpu() for each in local_topk(logits, k, first, count, mask_neg_inf))
+    logits = logits.cpu()
+    assert ids.shape == scores.shape == (len(logits), k)
+    for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        values = logits[row].float().numpy()[start:]
+        want, _ = oracle.topk(values[None], [length], k, mask_neg_inf=mask_neg_inf)
+        np.testing.assert_array_equal(ids[row].numpy(), want[0])
+        chosen = want[0][want[0] >= 0]
+        np.testing.assert_array_equal(scores[row, : len(chosen)].numpy(), values[chosen])
+        assert (scores[row, len(chosen) :] == -torch.inf).all()
