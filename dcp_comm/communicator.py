@@ -132,6 +132,7 @@ class Communicator(Operations):
             CommMismatch: On every rank, with a line a rank.
         """
         with self._channel.turn(purpose):
+            self._refuse_inside_group(purpose)
             if self._channel.checks(MERGE_LEVEL):
                 words = " ".join(f"{name}={value}" for name, value in fields.items())
                 self._channel.compare(f"{purpose} {words}", len(fields))

@@ -169,7 +169,7 @@ class Workspace:
         """Bytes in every slot: the largest reservation or growth so far."""
         return max(self._book.largest, *(slot._arena.numel() for slot in self._slots))
 
-    def reserve(self, *specs: BufferSpec, owner: str) -> None:
+    def reserve(self, *specs: BufferSpec, owner: str = "caller") -> None:
         """Record that ``owner`` will take these specs together, in any slot.
 
         Reserve the worst case of every path. Further calls, by this owner or another, do not add

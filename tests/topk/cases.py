@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.topk.result import MergeResult
 from tests import oracle
 from tests.oracle import Floats, Ints
+
+T = TypeVar("T")
 
 HUGE = 3e38
 GUARD = 3
@@ -246,49 +248,6 @@ def poisoned(spec: BufferSpec, byte: int) -> torch.Tensor:
     return torch.full((spec.nbytes,), byte, dtype=torch.uint8).view(spec.dtype).view(spec.shape)
 
 
-def drawn(kind: str, rows: int, length: int, rng: np.random.Generator) -> Floats:
-    """Scores (rows, length) of one of `KINDS`."""
-    scores = KINDS[kind](rng, (rows, length))
-    return np.asarray(scores, dtype=np.float32)
-
-
-def _specials(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[Any]:
-    pool = [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 1e-39, -65504, -7e4, -3e38]
-    return np.where(rng.random(shape) < 0.5, rng.choice(pool, shape), rng.normal(size=shape))
-
-
-def _ulps(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[Any]:
-    return (0x3F900000 + rng.integers(-40, 40, shape)).astype(np.int32).view(np.float32)
-
-
-def _plateau(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[Any]:
-    zeros = np.where(rng.random(shape) < 0.5, 0.0, -0.0)
-    return np.where(rng.random(shape) < 0.2, rng.integers(1, 4, shape), zeros)
-
-
-def _skewed(rng: np.random.Generator, shape: tuple[int, int]) -> npt.NDArray[Any]:
-    return np.where(np.arange(shape[1]) % 8 == 0, 1e3, 0) + rng.normal(size=shape)
-
-
-KINDS: dict[str, Callable[[np.random.Generator, tuple[int, int]], npt.NDArray[Any]]] = {
-    "normal": lambda rng, shape: rng.normal(size=shape),
-    "few": lambda rng, shape: rng.integers(-2, 3, shape),
-    "equal": lambda rng, shape: np.ones(shape),
-    "plateau": _plateau,
-    "ulps": _ulps,
-    "specials": _specials,
-    "skewed": _skewed,
-    "nothing": lambda rng, shape: np.full(shape, np.nan),
-}
-"""How scores may lie: ties, ReLU plateaus of both zeros, one ulp apart, specials, one-sided."""
-
-
-def drawn_lengths(rows: int, length: int, k: int, rng: np.random.Generator) -> Ints:
-    """Row lengths: full, none, short, fewer than K, just above K, or anything."""
-    pool = np.array([length, length, 0, 3, k - 1, k, k + 3, int(rng.integers(0, length + 1))])
-    return np.asarray(np.clip(rng.choice(pool, rows), 0, length), dtype=np.int64)
-
-
 def check_local(
     logits: torch.Tensor, k: int, starts: Ints, lengths: Ints, *, mask_neg_inf: bool = True
 ) -> None:
@@ -309,3 +268,13 @@ def check_local(
         chosen = want[0][want[0] >= 0]
         np.testing.assert_array_equal(scores[row, : len(chosen)].numpy(), values[chosen])
         assert (scores[row, len(chosen) :] == -torch.inf).all()
+
+
+def rows_of(rows: int, k: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores and ids of rows where every candidate is valid."""
+    return torch.rand(rows, k), torch.arange(k, dtype=torch.int32).repeat(rows, 1)
+
+
+def alone(fn: Callable[[Communicator], T]) -> T:
+    """Run on a group of one."""
+    return run_ranks(fn, 1)[0]

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from dcp_comm.kernels import torch_ops as ops
 from dcp_comm.sharding import Shard
-from tests.topk.cases import KINDS, check_local, check_merge, drawn
+from tests.topk.cases import check_local, check_merge
+from tests.topk.scores import KINDS, drawn
 from tests.topk.test_sweep import QUICK, build
 
 pytestmark = pytest.mark.gpu

@@ -14,7 +14,8 @@ from dcp_comm.topk.local import local_topk
 from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.topk.result import MergeResult
 from dcp_comm.workspace import Workspace
-from tests.topk.cases import KINDS, Case, Outcome, check_merge, drawn, drawn_lengths, logits_of
+from tests.topk.cases import Case, Outcome, check_merge, logits_of
+from tests.topk.scores import KINDS, drawn, drawn_lengths
 
 TARGETS = [(output, order) for output in ("global", "local") for order in ("score", "position")]
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.topk.cases import KINDS, Case, check_merge, drawn, drawn_lengths
+from tests.topk.cases import Case, check_merge
+from tests.topk.scores import KINDS, drawn, drawn_lengths
 
 SIZES = (1, 2, 3, 4, 5, 6, 8)
 KS = (1, 37, 64, 512, 1000, 2048, 2051)

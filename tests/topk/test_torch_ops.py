@@ -102,15 +102,15 @@ def test_certificate_by_hand() -> None:
 
 def test_pack_sorts_and_clamps() -> None:
     """Score descending, then id ascending; short rows and absent ids become padding."""
-    run = torch.full((2, 4), 77)
-    scores = torch.tensor([[1.0, 2, 2, 9], [5, 6, 7, 8]])
-    ids = torch.tensor([[8, 6, 4, -1], [0, 1, 2, 3]], dtype=torch.int32)
-    ops.pack(run, scores, ids, torch.tensor([9, 2]), shard=WHOLE, mask_neg_inf=True)
+    run = torch.full((3, 4), 77)
+    scores = torch.tensor([[1.0, 2, 2, 9], [5, 6, 7, 8], [5, 6, 7, 8]])
+    ids = torch.tensor([[8, 6, 4, -1], [0, 1, 2, 3], [0, 1, 2, 3]], dtype=torch.int32)
+    ops.pack(run, scores, ids, torch.tensor([9, 2, -1]), shard=WHOLE, mask_neg_inf=True)
     assert (run[:, :-1] >= run[:, 1:]).all()
     lengths = (run > PAD).sum(1)[None]
-    out = torch.zeros(2, 4, dtype=torch.int32)
+    out = torch.zeros(3, 4, dtype=torch.int32)
     ops.emit(out, run[None], lengths, by_position=False, shard=None)
-    assert out.tolist() == [[4, 6, 8, -1], [1, 0, -1, -1]]
+    assert out.tolist() == [[4, 6, 8, -1], [1, 0, -1, -1], [-1] * 4]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
