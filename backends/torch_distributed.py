@@ -10,15 +10,13 @@ from typing import Any, ClassVar, Self
 import torch
 import torch.distributed as dist
 
-from dcp_comm import gloo
-from dcp_comm.backend import Backend, Capabilities, on_stream
+from dcp_comm import gloo, nccl
+from dcp_comm.backend import Backend, Capabilities, copy_bytes, on_stream
 from dcp_comm.contract import Call, byte_view
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import BackendUnavailable, CommClosed
 from dcp_comm.rendezvous import Rendezvous
 
-# Gloo's work for these never reports completion to a poll, only to wait().
-_UNPOLLABLE = ("send", "recv", "reduce_scatter_into")
 _REDUCE = {"sum": "SUM", "prod": "PRODUCT", "max": "MAX", "min": "MIN"}
 
 
@@ -48,6 +46,11 @@ class TorchBackend(Backend):
             return f"gloo of torch {torch.__version__}"
         version = ".".join(map(str, torch.cuda.nccl.version()))
         return f"nccl {version} of torch {torch.__version__}"
+
+    @classmethod
+    def exclusive(cls, device: torch.device) -> str:
+        """On CUDA a rank needs a GPU of its own, as NCCL does."""
+        return nccl.exclusive_gpu(device) if device.type == "cuda" else ""
 
     @classmethod
     def connect(cls, rendezvous: Rendezvous) -> Self:
@@ -92,16 +95,24 @@ class TorchBackend(Backend):
     def _issue_gloo(
         self, group: dist.ProcessGroup, calls: Sequence[Call], deadline: Deadline
     ) -> None:
-        works = [self._start(group, call, in_background=True) for call in calls]
-        for call, work in zip(calls, works, strict=True):
-            if work is None:
-                continue
-            if call.op in _UNPOLLABLE:
-                deadline.run(work.wait, call.op)
-            else:
-                gloo.finish(work, deadline, call.op)
-            if call.reduce == "avg":
-                call.output.div_(self.size)
+        started = [_pollable(call) for call in calls]
+        works = [self._start(group, call, in_background=True) for call in started]
+        joint = [work for call, work in zip(calls, works, strict=True) if call.collective]
+        with gloo.outliving(group, joint):
+            for call, work in zip(started, works, strict=True):
+                self._finish(call, work, deadline)
+        for call, done in zip(calls, started, strict=True):
+            if call is not done:
+                copy_bytes(call.output, done.output.view(self.size, -1)[self.rank])
+
+    def _finish(self, call: Call, work: dist.Work, deadline: Deadline) -> None:
+        # Gloo's work for a send or recv never reports completion to a poll, only to wait().
+        if call.collective:
+            gloo.finish(work, deadline, call.op)
+        else:
+            deadline.run(work.wait, call.op)
+        if call.reduce == "avg":
+            call.output.div_(self.size)
 
     def _issue_nccl(self, group: dist.ProcessGroup, calls: Sequence[Call]) -> None:
         pairs = [call for call in calls if call.op in ("send", "recv")]
@@ -140,6 +151,14 @@ class TorchBackend(Backend):
 
 def _first_of(*names: str) -> Any:
     return next(getattr(dist, name) for name in names if hasattr(dist, name))
+
+
+def _pollable(call: Call) -> Call:
+    """Reduce everything where a part is wanted, as gloo itself does, but in work that reports."""
+    if call.op != "reduce_scatter_into":
+        return call
+    whole = call.input.detach().clone()
+    return Call("all_reduce", whole, whole, reduce=call.reduce)
 
 
 def _pairwise(group: dist.ProcessGroup, call: Call) -> dist.P2POp:

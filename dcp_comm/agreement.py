@@ -21,7 +21,8 @@ def encode(fields: Mapping[str, object]) -> bytes:
     Raises:
         CommArgumentError: The text does not fit.
     """
-    text = "\n".join(f"{name}={_one_line(value)}" for name, value in fields.items()).encode()
+    lines = (f"{name}={_one_line(value)}" for name, value in fields.items())
+    text = "\n".join(lines).encode(errors="replace")
     if len(text) > RECORD_BYTES:
         need = f"at most {RECORD_BYTES} bytes of text"
         raise CommArgumentError(refusal("agree", "fields", f"{len(text)} bytes", need))
@@ -37,7 +38,7 @@ def decode(record: bytes, rank: int) -> Fields:
     if len(record) != RECORD_BYTES:
         got = f"{len(record)} bytes from rank {rank}"
         raise CommMismatch(refusal("agree", "record", got, f"{RECORD_BYTES} bytes"))
-    lines = record.rstrip(b"\0").decode(errors="replace").splitlines()
+    lines = record.rstrip(b"\0").decode(errors="replace").split("\n")
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
@@ -72,8 +73,9 @@ def table(ranks: Sequence[Fields], names: Iterable[str]) -> str:
 
 def fingerprint(sequence: int, text: str, count: int) -> bytes:
     """Condense a call into `FINGERPRINT_BYTES`: its number, its words (cut), a count, a digest."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return _FINGERPRINT.pack(_MAGIC, sequence % 2**32, digest, text.encode()[:40], count)
+    words = text.encode(errors="replace")
+    digest = hashlib.blake2b(words, digest_size=8).digest()
+    return _FINGERPRINT.pack(_MAGIC, sequence % 2**32, digest, words[:40], count)
 
 
 def compare_fingerprints(records: Sequence[bytes]) -> None:

@@ -46,6 +46,8 @@ class Backend(ABC):
 
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
+    options_type: ClassVar[type | None] = None
+    """Of what `init` may hand over as ``options``; None for a backend that has none."""
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
         self.rank, self.size, self.device = rank, size, device
@@ -58,6 +60,11 @@ class Backend(ABC):
     @classmethod
     def library(cls, device: torch.device) -> str:
         """The library below and its version; it must be the same on every rank."""
+        return ""
+
+    @classmethod
+    def exclusive(cls, device: torch.device) -> str:
+        """What a rank needs for itself: two that name the same are refused; empty for nothing."""
         return ""
 
     @classmethod

@@ -36,11 +36,6 @@ class Ticket:
         """Whether all peers have done their copying."""
         return all(peer.ran for peer in self.peers.values())
 
-    @property
-    def collective(self) -> bool:
-        """Whether every rank takes part."""
-        return self.call.op not in ("send", "recv")
-
 
 class World:
     """All boards of one run, behind one lock, and which thread sits where."""
@@ -127,7 +122,7 @@ class Board:
 
     def _heads(self) -> list[Ticket]:
         """Each rank's next collective, of those that have posted one."""
-        heads = (next((t for t in tickets if t.collective), None) for tickets in self.open)
+        heads = (next((t for t in tickets if t.call.collective), None) for tickets in self.open)
         return [head for head in heads if head is not None]
 
     def _match_send(self, send: Ticket) -> None:
@@ -161,13 +156,13 @@ class Board:
     def _missing(self, what: Ticket) -> list[int]:
         if what.peers:
             return [rank for rank, ticket in what.peers.items() if not ticket.ran]
-        if not what.collective:
+        if not what.call.collective:
             return [what.call.peer]
-        here = [any(ticket.collective for ticket in tickets) for tickets in self.open]
+        here = [any(ticket.call.collective for ticket in tickets) for tickets in self.open]
         return [rank for rank in range(self.size) if not here[rank]]
 
 
 def _signature(ticket: Ticket) -> tuple[object, ...]:
     call, payload = ticket.call, ticket.call.payload
     size = (payload.dtype, payload.numel())
-    return (call.op, call.reduce, call.peer, size) if ticket.collective else (size,)
+    return (call.op, call.reduce, call.peer, size) if ticket.call.collective else (size,)

@@ -7,7 +7,6 @@ import contextlib
 import os
 import socket
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -34,8 +33,9 @@ _FAILED = "failed"
 
 T = TypeVar("T")
 
-# A process can bind a port once: a second communicator of the same launch shares the first's store.
-_served: "weakref.WeakValueDictionary[tuple[str, int], dist.Store]" = weakref.WeakValueDictionary()
+# A process can bind a port once, and peers may look for the store of a later communicator before
+# rank 0 comes to it: so all communicators of a launch share one store, as long as the process lives.
+_served: dict[tuple[str, int], dist.Store] = {}
 
 
 @dataclass(frozen=True)
@@ -214,10 +214,10 @@ def _collect(rendezvous: Rendezvous, stage: str) -> list[Fields]:
         for rank in set(range(size)) - set(joined):
             if _has(store, f"{stage}/{rank}"):
                 joined[rank] = _read(store, f"{stage}/{rank}", rank, size)
-        if _has(store, _FAILED):
-            raise CommMismatch(store.get(_FAILED)[:1000].decode(errors="replace"))
         if len(joined) == size:
             return [joined[rank] for rank in range(size)]
+        if _has(store, _FAILED):
+            raise CommMismatch(store.get(_FAILED)[:1000].decode(errors="replace"))
         if rendezvous.deadline.expired():
             missing = ", ".join(str(r) for r in range(size) if r not in joined)
             raise CommTimeout(

@@ -17,10 +17,17 @@ from dcp_comm.backend import Backend
 from dcp_comm.contract import Call, Place
 from dcp_comm.control import Control
 from dcp_comm.deadline import Deadline
-from dcp_comm.errors import CommArgumentError, CommClosed, CommUsageError, DcpCommError
+from dcp_comm.errors import (
+    CommArgumentError,
+    CommClosed,
+    CommTimeout,
+    CommUsageError,
+    DcpCommError,
+)
 from dcp_comm.latch import Latch
 from dcp_comm.ledger import Ledger
 from dcp_comm.settings import Settings
+from dcp_comm.streams import StreamOrder
 from dcp_comm.tracing import span
 
 _logger = logging.getLogger("dcp_comm")
@@ -50,6 +57,7 @@ class Channel:
         self._name, self._ranges = name, settings.ranges
         self._lock, self._busy, self._pid = threading.RLock(), "", os.getpid()
         self._sequence, self._closed = 0, False
+        self._order = StreamOrder()
 
     @contextmanager
     def turn(self, what: str) -> Iterator[None]:
@@ -80,14 +88,17 @@ class Channel:
         """Issue checked calls as one launch, and count them."""
         what = " + ".join(dict.fromkeys(call.op for call in calls))
         if self.checks(EVERY_CALL_LEVEL):
-            shared = [str(call) for call in calls if call.op not in ("send", "recv")]
+            shared = [str(call) for call in calls if call.collective]
             if shared:
                 self.compare("; ".join(shared), len(shared))
         with self._waiting(what) as deadline:
             moving = [call for call in calls if not call.empty]
             if moving:
+                if stream is not None:
+                    self._order.enter(stream)
                 self.backend.issue(moving, stream, deadline)
-                self._sequence += 1
+                # Not every rank takes part in sends and receives, and all must count alike.
+                self._sequence += any(call.collective for call in moving)
         for call in calls:
             self.ledger.count(call)
 
@@ -110,6 +121,20 @@ class Channel:
         self.compare(text, len(record))
         with self._waiting(text) as deadline:
             return self._exchange(record, deadline)
+
+    def settle(self, what: str) -> None:
+        """Have the host wait for what is on the current CUDA stream; nothing to do on CPU.
+
+        Raises:
+            CommTimeout: It was not done in time: a peer did not make its call.
+        """
+        if self.place.device.type != "cuda":
+            return
+        with self._waiting(what) as deadline:
+            done = torch.cuda.current_stream(self.place.device).record_event()
+            if not deadline.poll(done.query):
+                raise CommTimeout(f"{what}: not finished on the GPU within {self.timeout:g} s")
+            self.backend.check()
 
     def check(self) -> None:
         """Raise the latched cause, or what the backend found out meanwhile."""
@@ -164,6 +189,9 @@ class Channel:
         except (CommArgumentError, CommUsageError):
             raise
         except DcpCommError as error:
+            if error is self.latch.cause:
+                raise
+            self.latch.check()
             worded = type(error)(f"{error} ({self.place}, communicator {self._name!r})")
             self.kill(worded)
             raise worded from error

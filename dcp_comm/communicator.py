@@ -27,6 +27,7 @@ from dcp_comm.channel import MERGE_LEVEL, Channel
 from dcp_comm.control import Control, SoloControl
 from dcp_comm.deadline import Deadline, seconds
 from dcp_comm.errors import CommArgumentError, CommClosed, CommMismatch, refusal
+from dcp_comm.footprint import Footprint
 from dcp_comm.ledger import Ledger
 from dcp_comm.operations import Operations
 from dcp_comm.rendezvous import Rendezvous
@@ -47,6 +48,7 @@ class Communicator(Operations):
         control: Where ranks compare notes; closed with the communicator.
         rendezvous: Where the ranks met; parts of the group will meet there too.
         settings: What the environment asks for.
+        footprint: Where the memory that connecting took was noted.
 
     Attributes:
         rank: This rank, from 0.
@@ -57,10 +59,16 @@ class Communicator(Operations):
         timeout: Seconds that one call may wait for peers.
         capabilities: What the backend can do.
         ledger: Logical bytes moved so far, by operation.
+        footprint: GPU memory outside torch's allocator, by the stage that took it.
     """
 
     def __init__(
-        self, backend: Backend, control: Control, rendezvous: Rendezvous, settings: Settings
+        self,
+        backend: Backend,
+        control: Control,
+        rendezvous: Rendezvous,
+        settings: Settings,
+        footprint: Footprint | None = None,
     ) -> None:
         self.rank, self.size, self.device = backend.rank, backend.size, backend.device
         self.backend: str = backend.name
@@ -68,8 +76,9 @@ class Communicator(Operations):
         self.name, self.timeout = rendezvous.name, rendezvous.timeout
         super().__init__(Channel(backend, control, self.name, self.timeout, settings))
         self._rendezvous, self._settings, self._splits = rendezvous, settings, 0
-        library = type(backend).library(self.device)
-        _logger.info("%s: %s, %s, %s", self.name, self.where, self.device, library)
+        self.footprint = footprint or Footprint(self.device)
+        self._library = type(backend).library(self.device)
+        _logger.info("%s: %s, %s, %s", self.name, self.where, self.device, self._library)
 
     def __repr__(self) -> str:
         state = "dead" if self._channel.latch.cause else "alive"
@@ -87,6 +96,13 @@ class Communicator(Operations):
         if error is not None:
             self.abort()
         self.close()
+
+    def report(self) -> str:
+        """Lay out who this is, what moves its bytes, and what that costs on the GPU."""
+        lines = [f"{self!r}", f"library   {self._library or '-'}"]
+        for stage, nbytes in self.footprint.by_stage.items():
+            lines.append(f"{stage:<9} {nbytes / 2**20:,.1f} MiB of {self.device}")
+        return "\n".join(lines)
 
     @property
     def where(self) -> str:
@@ -178,8 +194,10 @@ class Communicator(Operations):
                 refusal("prepare", "max_bytes", max_bytes, "at least 1", where=self.where)
             )
         self.agree("prepare", {"max_bytes": max_bytes})
-        warmup.run(self, max_bytes)
-        self.barrier()
+        with self.footprint.stage("prepare"):
+            warmup.run(self, max_bytes)
+            self._channel.settle("prepare")
+            self.barrier()
 
     def verify_order(self) -> None:
         """Gather every rank's number through the backend itself and compare; collective.
@@ -189,6 +207,7 @@ class Communicator(Operations):
         """
         slots = torch.full((self.size,), -1, dtype=torch.int64, device=self.device)
         self.all_gather_into(slots, torch.tensor(self.rank, device=self.device))
+        self._channel.settle("verify_order")
         found = slots.tolist()
         if found != list(range(self.size)):
             error = CommMismatch(f"slot order: got {found}, need rank order ({self.where})")
@@ -214,17 +233,20 @@ class Communicator(Operations):
             rank, deadline = members.index(self.rank), Deadline(self.timeout, self._channel.latch)
             child = self._rendezvous.child(name, rank, len(members), deadline)
         shared = child if child is not None and child.size > 1 else None
-        backend = self._channel.backend.split(shared, members or ())
-        control = self._channel.control.split(shared, members or ())
-        if child is None:
-            return None
-        part = Communicator(
-            backend or SoloBackend(self.backend, self.device),
-            control or SoloControl(),
-            child,
-            self._settings,
-        )
-        part.verify_order()
+        footprint = Footprint(self.device)
+        with footprint.stage("connect"):
+            backend = self._channel.backend.split(shared, members or ())
+            control = self._channel.control.split(shared, members or ())
+            if child is None:
+                return None
+            part = Communicator(
+                backend or SoloBackend(self.backend, self.device),
+                control or SoloControl(),
+                child,
+                self._settings,
+                footprint,
+            )
+            part.verify_order()
         return part
 
     def _unless_whole(self, **arguments: object) -> None:

@@ -59,6 +59,11 @@ class Call:
         return self.output if self.op == "reduce_scatter_into" else self.input
 
     @property
+    def collective(self) -> bool:
+        """Whether every rank takes part."""
+        return self.op not in ("send", "recv")
+
+    @property
     def nbytes(self) -> int:
         """Bytes of `payload`."""
         return self.payload.nbytes
@@ -131,22 +136,18 @@ def broadcast(tensor: torch.Tensor, root: int, place: Place) -> Call:
 
 def send(tensor: torch.Tensor, peer: int, place: Place) -> Call:
     """Check: any tensor, another rank."""
-    _check_peer("send", tensor, peer, place)
+    refuse = _Refuse("send", place)
+    refuse.unless_plain("tensor", tensor)
+    refuse.unless_other_rank("peer", peer)
     return Call("send", tensor, tensor, peer=peer)
 
 
 def recv(tensor: torch.Tensor, peer: int, place: Place) -> Call:
     """Check: any tensor, another rank."""
-    _check_peer("recv", tensor, peer, place)
+    refuse = _Refuse("recv", place)
+    refuse.unless_usable(tensor=tensor)
+    refuse.unless_other_rank("peer", peer)
     return Call("recv", tensor, tensor, peer=peer)
-
-
-def _check_peer(op: str, tensor: torch.Tensor, peer: int, place: Place) -> None:
-    refuse = _Refuse(op, place)
-    refuse.unless_usable(**{"input" if op == "send" else "output": tensor})
-    refuse.unless_rank("peer", peer)
-    if peer == place.rank:
-        refuse("peer", f"{peer}, this rank itself", "another rank", "Copy the tensor instead")
 
 
 def _shape(tensor: torch.Tensor) -> str:
@@ -169,14 +170,14 @@ class _Refuse:
 
     def unless_usable(self, **tensors: torch.Tensor) -> None:
         for argument, tensor in tensors.items():
-            self._unless_plain(argument, tensor)
+            self.unless_plain(argument, tensor)
             if argument != "input":
                 self._unless_writable(argument, tensor)
         dtypes = {argument: tensor.dtype for argument, tensor in tensors.items()}
         if len(set(dtypes.values())) > 1:
             self("output", dtypes["output"], f"the input's dtype {dtypes['input']}")
 
-    def _unless_plain(self, argument: str, tensor: object) -> None:
+    def unless_plain(self, argument: str, tensor: object) -> None:
         if not isinstance(tensor, torch.Tensor):
             self(argument, type(tensor).__name__, "a torch.Tensor")
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
@@ -222,6 +223,11 @@ class _Refuse:
         legal = isinstance(rank, int) and not isinstance(rank, bool)
         if not legal or not 0 <= rank < self.place.size:  # type: ignore[operator]
             self(argument, repr(rank), f"a rank from 0 to {self.place.size - 1}")
+
+    def unless_other_rank(self, argument: str, rank: object) -> None:
+        self.unless_rank(argument, rank)
+        if rank == self.place.rank:
+            self(argument, f"{rank}, this rank itself", "another rank", "Copy the tensor instead")
 
     def if_overlapping(
         self, *, whole: torch.Tensor, slot: torch.Tensor, in_place: bool = True

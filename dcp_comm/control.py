@@ -81,7 +81,8 @@ class GlooControl(Control):
         mine = torch.frombuffer(bytearray(record), dtype=torch.uint8)
         slots = [torch.empty_like(mine) for _ in range(self._size)]
         work = self._group.allgather([slots], [mine])
-        gloo.finish(work, deadline, "control exchange")
+        with gloo.outliving(self._group, [work]):
+            gloo.finish(work, deadline, "control exchange")
         return [bytes(slot.tolist()) for slot in slots]
 
     def close(self) -> None:

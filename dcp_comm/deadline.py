@@ -1,9 +1,12 @@
 """The one deadline: every wait of this library is bounded by it and lets signal handlers run."""
 
+import atexit
 import math
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
@@ -13,6 +16,7 @@ from dcp_comm.latch import Latch
 _SPIN_SECONDS = 200e-6
 _LONGEST_NAP = 2e-3
 _LONGEST_NATIVE_WAIT = 86_400.0
+_LAST_SECONDS = 1.5
 
 T = TypeVar("T")
 
@@ -35,6 +39,27 @@ def seconds(value: object, operation: str, argument: str) -> float:
             )
         )
     return float(value)  # type: ignore[arg-type]
+
+
+_abandoned: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+
+
+@contextmanager
+def _abandoning(thread: threading.Thread) -> Iterator[None]:
+    """Remember a thread that is left behind when its body raises."""
+    try:
+        yield
+    except BaseException:
+        _abandoned.add(thread)
+        raise
+
+
+@atexit.register
+def _wait_for_abandoned() -> None:
+    """Give them a moment: one that leaves C++ while the interpreter ends aborts the process."""
+    deadline = Deadline(_LAST_SECONDS)
+    for thread in list(_abandoned):
+        thread.join(deadline.remaining())
 
 
 class Deadline:
@@ -106,9 +131,11 @@ class Deadline:
             finally:
                 ended.set()
 
-        threading.Thread(target=body, name=f"dcp_comm {what}", daemon=True).start()
-        if not self.poll(ended.is_set):
-            raise CommTimeout(f"{what}: not finished within {self.timeout:g} s")
+        thread = threading.Thread(target=body, name=f"dcp_comm {what}", daemon=True)
+        thread.start()
+        with _abandoning(thread):
+            if not self.poll(ended.is_set):
+                raise CommTimeout(f"{what}: not finished within {self.timeout:g} s")
         if failure:
             raise failure[0]
         return box[0]

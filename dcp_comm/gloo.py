@@ -5,6 +5,10 @@ no ``init_process_group``, nothing global.
 """
 
 import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
@@ -15,6 +19,7 @@ from dcp_comm.errors import CommPeerLost, CommTimeout, DcpCommError
 from dcp_comm.rendezvous import Rendezvous
 
 _GRACE_SECONDS = 1.0
+_NAP_SECONDS = 0.05
 _LOST = (
     "closed by peer",
     "reset by peer",
@@ -75,6 +80,22 @@ def finish(work: dist.Work, deadline: Deadline, what: str) -> None:
         raise translate(error, what) from error
 
 
+@contextmanager
+def outliving(group: dist.ProcessGroup, works: Sequence[dist.Work]) -> Iterator[None]:
+    """Wait for works in the body; if that fails, keep their group until they are over.
+
+    A gloo group's destructor waits for its works, so whoever lets go of it last would hang until
+    gloo's own timeout ends them. That will be a daemon thread, and one that polls: a thread that
+    comes back from a wait in C++ while the interpreter shuts down ends the process with SIGABRT.
+    """
+    try:
+        yield
+    except BaseException:
+        name = "dcp_comm outliving gloo"
+        threading.Thread(target=_outlive, args=(works, group), name=name, daemon=True).start()
+        raise
+
+
 def translate(error: BaseException, what: str) -> DcpCommError:
     """Turn an error of torch.distributed into the kind of ours that it stands for."""
     if isinstance(error, DcpCommError):
@@ -86,3 +107,9 @@ def translate(error: BaseException, what: str) -> DcpCommError:
     if any(sign in words for sign in _LATE):
         return CommTimeout(f"{what}: {text}")
     return DcpCommError(f"{what}: {text}")
+
+
+def _outlive(works: Sequence[dist.Work], group: dist.ProcessGroup) -> None:
+    """Hold the group until its works are over."""
+    while not all(work.is_completed() for work in works):
+        time.sleep(_NAP_SECONDS)

@@ -4,12 +4,14 @@ import torch
 import torch.distributed as dist
 
 from dcp_comm import agreement, bootstrap, registry
+from dcp_comm.agreement import Fields
 from dcp_comm.backend import Backend, SoloBackend
 from dcp_comm.bootstrap import Launch
 from dcp_comm.communicator import Communicator
 from dcp_comm.control import Control, GlooControl, SoloControl
 from dcp_comm.deadline import Deadline, seconds
-from dcp_comm.errors import BackendUnavailable, CommUsageError, refusal
+from dcp_comm.errors import BackendUnavailable, CommArgumentError, CommUsageError, refusal
+from dcp_comm.footprint import Footprint
 from dcp_comm.rendezvous import Rendezvous
 from dcp_comm.settings import Settings
 
@@ -21,6 +23,7 @@ def init(
     init_timeout: float = 60.0,
     *,
     name: str = "world",
+    options: object | None = None,
 ) -> Communicator:
     """Make a communicator of all ranks that a launcher such as torchrun started; collective.
 
@@ -35,9 +38,11 @@ def init(
         timeout: Seconds that one call may wait for peers; finite, above 0.
         init_timeout: Seconds that coming up may take in all.
         name: The communicator's name, the same on every rank.
+        options: What the backend shall do differently, the same on every rank, such as
+            `NcclOptions` for "pynccl"; None for its defaults.
 
     Raises:
-        CommUsageError: No launcher, or rank 0 cannot listen.
+        CommUsageError: No launcher, rank 0 cannot listen, or two ranks share a GPU.
         CommArgumentError: An argument is wrong.
         BackendUnavailable: The backend cannot work on some rank; says where and why.
         CommMismatch: The ranks differ in something that they must agree on.
@@ -51,7 +56,9 @@ def init(
     if launch.size == 1:
         return _alone(backend, where, name, timeout, settings)
     store, name = bootstrap.enter(bootstrap.open_store(launch, deadline), name, launch.rank)
-    meeting = Rendezvous(launch.rank, launch.size, store, name, where, timeout, deadline)
+    meeting = Rendezvous(
+        launch.rank, launch.size, store, name, where, timeout, deadline, options=options
+    )
     return _connect(backend, meeting, settings)
 
 
@@ -61,6 +68,8 @@ def from_process_group(
     device: torch.device | str | None = None,
     timeout: float = 30.0,
     init_timeout: float = 60.0,
+    *,
+    options: object | None = None,
 ) -> Communicator:
     """Make a communicator of an application's torch process group; collective over the group.
 
@@ -69,13 +78,16 @@ def from_process_group(
 
     Args:
         group: The group; None for torch's default group.
-        backend: A name from `list_backends`, or ``auto``, which the group's rank 0 decides.
+        backend: A name from `list_backends`; ``auto`` rides on a group that moves this device's
+            tensors itself, and otherwise leaves it to the group's rank 0.
         device: Where tensors will live; None for the current GPU in an nccl group, else the CPU.
         timeout: Seconds that one call may wait for peers; finite, above 0.
         init_timeout: Seconds that coming up may take in all.
+        options: As `init`.
 
     Raises:
-        CommUsageError: torch.distributed is not initialised, or this rank is not in the group.
+        CommUsageError: torch.distributed is not initialised, this rank is not in the group, or two
+            ranks share a GPU.
         CommArgumentError, BackendUnavailable, CommMismatch, CommTimeout: As `init`.
     """
     settings = Settings.from_environment()
@@ -87,7 +99,7 @@ def from_process_group(
         return _alone(backend, where, found.group_name, timeout, settings)
     rank, size = found.rank(), found.size()
     store, name = bootstrap.enter(bootstrap.group_store(found), found.group_name, rank)
-    meeting = Rendezvous(rank, size, store, name, where, timeout, deadline, found)
+    meeting = Rendezvous(rank, size, store, name, where, timeout, deadline, found, options)
     return _connect(backend, meeting, settings)
 
 
@@ -107,9 +119,11 @@ def _connect(requested: str, meeting: Rendezvous, settings: Settings) -> Communi
     try:
         chosen = _choose(requested, meeting)
         control = GlooControl.connect(meeting)
-        backend = registry.load(chosen).connect(meeting)
-        comm = Communicator(backend, control, meeting, settings)
-        comm.verify_order()
+        footprint = Footprint(meeting.device)
+        with footprint.stage("connect"):
+            backend = registry.load(chosen).connect(meeting)
+            comm = Communicator(backend, control, meeting, settings, footprint)
+            comm.verify_order()
         return comm
     except BaseException as error:
         if backend is not None:
@@ -122,28 +136,76 @@ def _connect(requested: str, meeting: Rendezvous, settings: Settings) -> Communi
 
 def _choose(requested: str, meeting: Rendezvous) -> str:
     """Return the backend that all ranks will use, or raise on all of them with a table."""
-    fields = {"backend": requested, "device": meeting.device.type}
+    fields = {
+        "backend": requested,
+        "device": meeting.device.type,
+        "options": repr(meeting.options),
+    }
     choice = _rank_zero_choice(requested, meeting)
     ranks = bootstrap.meet(meeting, "membership", {**fields, "choice": choice})
     agreement.compare("init", ranks, may_differ=("rank", "token", "choice"))
     chosen = ranks[0]["choice"]
-    missing = _why_not(chosen, meeting.device)
-    library = "" if missing else registry.load(chosen).library(meeting.device)
-    ranks = bootstrap.meet(
-        meeting, "backend", {"name": chosen, "library": library, "missing": missing[:500] or "-"}
-    )
+    ranks = bootstrap.meet(meeting, "backend", {"name": chosen, **_abilities(chosen, meeting)})
     if any(fields["missing"] != "-" for fields in ranks):
         reasons = agreement.table(ranks, ["missing"])
         raise BackendUnavailable(f"init: backend {chosen} cannot work on every rank\n{reasons}")
-    agreement.compare("init", ranks, may_differ=("rank", "token"))
+    agreement.compare("init", ranks, may_differ=("rank", "token", "exclusive"))
+    _unless_apart(ranks)
     return chosen
+
+
+def _abilities(chosen: str, meeting: Rendezvous) -> dict[str, str]:
+    """What this rank can bring to the chosen backend, or why it cannot."""
+    missing = _why_not(chosen, meeting.device)
+    if missing:
+        return {"library": "", "exclusive": "-", "missing": missing[:500]}
+    backend = registry.load(chosen)
+    _unless_options_fit(backend, meeting.options)
+    return {
+        "library": backend.library(meeting.device),
+        "exclusive": backend.exclusive(meeting.device) or "-",
+        "missing": "-",
+    }
+
+
+def _unless_options_fit(backend: type[Backend], options: object | None) -> None:
+    wanted = backend.options_type
+    if options is not None and (wanted is None or not isinstance(options, wanted)):
+        need = "None" if wanted is None else f"{wanted.__name__} or None"
+        remedy = f"Backend {backend.name} takes {'no options' if wanted is None else 'these'}"
+        raise CommArgumentError(
+            refusal("init", "options", type(options).__name__, need, remedy=remedy)
+        )
+
+
+def _unless_apart(ranks: list[Fields]) -> None:
+    """Refuse two ranks that need the same thing for themselves alone; on every rank."""
+    seen: dict[str, int] = {}
+    for rank, fields in enumerate(ranks):
+        place = fields["exclusive"]
+        if place != "-" and place in seen:
+            raise CommUsageError(
+                f"init: ranks {seen[place]} and {rank} are both on {place}. Give each rank a GPU "
+                "of its own; to share one for tests, start every rank with another NCCL_HOSTID, "
+                "and with NCCL_SOCKET_IFNAME=lo and NCCL_IB_DISABLE=1"
+            )
+        seen[place] = rank
 
 
 def _rank_zero_choice(requested: str, meeting: Rendezvous) -> str:
     if requested == "auto":
-        return registry.automatic(meeting.device) if meeting.rank == 0 else "auto"
+        return _automatic(meeting) if meeting.rank == 0 else "auto"
     registry.require_known(requested)
     return requested
+
+
+def _automatic(meeting: Rendezvous) -> str:
+    """Ride on a given group that can move the device's tensors; a second one costs GPU memory."""
+    if meeting.group is not None:
+        on_gpu = "nccl" in dist.get_backend(meeting.group)
+        if on_gpu or meeting.device.type == "cpu":
+            return "torch"
+    return registry.automatic(meeting.device)
 
 
 def _why_not(name: str, device: torch.device) -> str:

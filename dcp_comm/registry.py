@@ -12,11 +12,13 @@ from dcp_comm.errors import BackendUnavailable, CommArgumentError, CommUsageErro
 ENTRY_POINT_GROUP = "dcp_comm.backends"
 
 BUILT_IN = {
+    "pynccl": "dcp_comm.backends.pynccl:PyNcclBackend",
+    "cupy": "dcp_comm.backends.cupy_nccl:CupyBackend",
     "torch": "dcp_comm.backends.torch_distributed:TorchBackend",
     "fake": "dcp_comm.backends.fake:FakeBackend",
 }
 
-AUTOMATIC = ("torch",)
+AUTOMATIC = ("pynccl", "torch", "cupy")
 """What "auto" tries, best first."""
 
 

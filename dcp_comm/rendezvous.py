@@ -24,6 +24,7 @@ class Rendezvous:
         timeout: Seconds that one call may wait for peers.
         deadline: Until when connecting may take.
         group: The application's own process group that this communicator rides on, if any.
+        options: What the backend was asked for, of its ``options_type``; None for its defaults.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class Rendezvous:
     timeout: float
     deadline: Deadline
     group: dist.ProcessGroup | None = None
+    options: object | None = None
 
     def child(self, name: str, rank: int, size: int, deadline: Deadline) -> "Rendezvous":
         """The meeting point of a part of these ranks, under a name that only they share."""

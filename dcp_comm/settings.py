@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from dcp_comm.errors import CommUsageError, refusal
 
@@ -17,10 +17,15 @@ class Settings:
         check: ``DCP_COMM_CHECK``: ``0`` no fingerprints, ``merge`` one a merge, ``all`` one a call;
             empty means ``merge`` on CPU and ``0`` on CUDA.
         ranges: ``DCP_COMM_RANGES=1``: profiler ranges (record_function, NVTX on CUDA) around calls.
+        nccl_library: ``DCP_COMM_NCCL_LIBRARY``: absolute path of the libnccl to load; empty for the
+            one that torch brought, else an installed one.
+        two_nccl: ``DCP_COMM_TWO_NCCL=1``: do not refuse a process with two different libnccl.
     """
 
     check: str = ""
     ranges: bool = False
+    nccl_library: str = ""
+    two_nccl: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -32,7 +37,14 @@ class Settings:
         return cls(
             check=_choice(environment, "DCP_COMM_CHECK", CHECK_LEVELS),
             ranges=_choice(environment, "DCP_COMM_RANGES", ("0", "1")) == "1",
+            nccl_library=environment.get("DCP_COMM_NCCL_LIBRARY", ""),
+            two_nccl=_choice(environment, "DCP_COMM_TWO_NCCL", ("0", "1")) == "1",
         )
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return every variable that is read."""
+        return tuple(f"DCP_COMM_{field.name.upper()}" for field in fields(cls))
 
     def check_level(self, device_type: str) -> int:
         """0, 1 (merges) or 2 (all calls) on this kind of device."""

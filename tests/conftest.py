@@ -1,7 +1,13 @@
-"""What every test shares: tests marked ``gpu`` run where there is one."""
+"""What every test shares: all calls are compared, and ``gpu`` tests run where there is one."""
+
+import os
 
 import pytest
 import torch
+
+os.environ.setdefault("DCP_COMM_CHECK", "all")
+# Torch's C++ warns at length of what tests provoke.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

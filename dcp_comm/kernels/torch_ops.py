@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dcp_comm.sharding import Shard
-from dcp_comm.topk.keys import BEST, PAD, encode, id_words, ids_of, score_words
+from dcp_comm.topk.keys import BEST, MAX_ID, PAD, encode, id_words, ids_of, score_words
 
 BLOCK_ROWS = 64
 
@@ -73,6 +73,22 @@ def pack_logits(
         _sort_into(run[rows], scores, shard.global_index(local), mask_neg_inf)
 
 
+def copy_splitters(splitters: Tensor, run: Tensor, block: int) -> None:
+    """Write each ``block``-th key of run (rows, K), and the last, to (rows, ceil(K / block))."""
+    inner = splitters.shape[1] - 1
+    splitters[:, :inner] = run[:, block - 1 :: block][:, :inner]
+    splitters[:, inner] = run[:, -1]
+
+
+def copy_windows(windows: Tensor, run: Tensor, starts: Tensor) -> None:
+    """Write the W keys of each run from ``starts`` on to (rows, W), none from outside the run."""
+    width = windows.shape[1]
+    starts = starts.clamp(0, run.shape[1] - width)
+    within = torch.arange(width, device=run.device)
+    for rows in row_blocks(run.shape[0]):
+        torch.gather(run[rows], 1, starts[rows, None] + within, out=windows[rows])
+
+
 def prefix_lengths(runs: Tensor, t: int) -> Tensor:
     """Return int64 (p, rows): how many of the ``t`` largest valid keys each run begins with.
 
@@ -110,10 +126,12 @@ def _key_at(runs: Tensor, index: Tensor) -> Tensor:
     return runs.gather(2, index[..., None])[..., 0]
 
 
-def count_ge(runs: Tensor, key: Tensor | int) -> Tensor:
-    """Return int64 (p, rows): the keys of each run (p, rows, n) not below ``key`` (rows,)."""
-    bound = key[:, None] if isinstance(key, Tensor) else key
-    return (runs >= bound).sum(2)
+def count_ge(runs: Tensor, key: int) -> Tensor:
+    """Return int64 (p, rows): how many integers of each row (p, rows, n) are not below ``key``."""
+    counts = torch.empty(runs.shape[:2], dtype=torch.int64, device=runs.device)
+    for rows in row_blocks(runs.shape[1]):
+        counts[:, rows] = (runs[:, rows] >= key).sum(2)
+    return counts
 
 
 def threshold(runs: Tensor, lengths: Tensor, t: int) -> Tensor:
@@ -121,6 +139,8 @@ def threshold(runs: Tensor, lengths: Tensor, t: int) -> Tensor:
 
     For t = 0 it is the largest integer, above every key.
     """
+    if t == 0:
+        return runs.new_full((runs.shape[1],), BEST)
     last = _key_at(runs, lengths - 1).masked_fill(lengths == 0, BEST)
     return last.amin(0).masked_fill(lengths.sum(0) < t, PAD)
 
@@ -132,6 +152,34 @@ def certify(runs: Tensor, threshold: Tensor) -> Tensor:
     """
     last = runs[:, :, -1]
     return ((last == PAD) | (score_words(last) < score_words(threshold))).all(0)
+
+
+def verdicts(lengths: Tensor, certified: Tensor) -> Tensor:
+    """Return prefix lengths int64 (p, rows) with the rows' certificates (rows,) in the sign."""
+    return torch.where(certified, lengths, ~lengths)
+
+
+def read_verdicts(verdicts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the lengths and certificates that `verdicts` joined."""
+    return verdicts.maximum(~verdicts), verdicts >= 0
+
+
+def seal(ids: Tensor, certified: Tensor) -> None:
+    """Write certificates (rows,) into sorted global ids int32 (rows, K): the last becomes -2 - id.
+
+    A row with padding at its end needs no mark: it holds every valid candidate. The one id without
+    a partner is the largest, whose row passes for uncertified.
+    """
+    last = ids[:, -1]
+    last.copy_(torch.where(certified & (last >= 0) & (last < MAX_ID), -2 - last, last))
+
+
+def unseal(ids: Tensor) -> Tensor:
+    """Return the certificates bool (rows,) that `seal` wrote, and restore the ids."""
+    last = ids[:, -1]
+    certified = last < 0
+    last.copy_(torch.where(last < -1, -2 - last, last))
+    return certified
 
 
 def emit(
@@ -178,3 +226,32 @@ def _existing(ids: Tensor, lengths: Tensor | None, rows: slice) -> Tensor:
 def _sort_into(run: Tensor, scores: Tensor, ids: Tensor, mask_neg_inf: bool) -> None:
     keys = encode(scores, ids, mask_neg_inf=mask_neg_inf)
     run.copy_(keys.sort(dim=1, descending=True).values)
+
+
+def to_slots(ids: Tensor, table: Tensor, requests: Tensor | None, page_size: int) -> None:
+    """Replace local positions by slots of a paged cache.
+
+    Position j is in slot ``table[request, j // page_size] * page_size + j % page_size``.
+
+    Args:
+        ids: int32 (rows, K), any row stride, overwritten; -1 stays.
+        table: int32 (R, pages), any row stride. A position beyond it becomes -1, and so does one
+            whose page is negative.
+        requests: Integer (rows,), each row's row of the table; None for its own. Rows of requests
+            that the table does not have become -1.
+        page_size: Tokens a page.
+    """
+    if table.numel() == 0:
+        ids.fill_(-1)
+        return
+    if requests is None:
+        requests = torch.arange(ids.shape[0], device=ids.device)
+    for rows in row_blocks(ids.shape[0]):
+        local, request = ids[rows].to(torch.int64), requests[rows, None]
+        page = local // page_size
+        exists = (page >= 0) & (page < table.shape[1])
+        exists &= (request >= 0) & (request < table.shape[0])
+        row, column = request.clamp(0, table.shape[0] - 1), page.clamp(0, table.shape[1] - 1)
+        block = table[row, column].to(torch.int64)
+        slots = block * page_size + local % page_size
+        ids[rows] = slots.masked_fill(~exists | (block < 0), -1)

@@ -11,7 +11,7 @@ from dcp_comm.backends.fake import FakeBackend, FakeControl
 from dcp_comm.board import World
 from dcp_comm.communicator import Communicator
 from dcp_comm.deadline import Deadline, seconds
-from dcp_comm.errors import CommArgumentError, CommTimeout, refusal
+from dcp_comm.errors import CommArgumentError, CommPeerLost, CommTimeout, refusal
 from dcp_comm.rendezvous import Rendezvous
 from dcp_comm.settings import Settings
 
@@ -100,12 +100,13 @@ class _Run(Generic[T]):
             self.world.leave(reason)
 
     def join(self, threads: list[threading.Thread]) -> None:
-        """Wait for all ranks; raise the first error."""
+        """Wait for all ranks; raise the first error that was no peer's."""
         for thread in threads:
             thread.join(self.deadline.remaining() + _GRACE_SECONDS)
         late = [rank for rank, thread in enumerate(threads) if thread.is_alive()]
         if self.errors:
-            raise self.errors[0]
+            # The waiters' errors are consequences, and may be noted before their cause.
+            raise min(self.errors, key=lambda error: isinstance(error, CommPeerLost))
         if late:
             ranks = ", ".join(map(str, late))
             raise CommTimeout(f"run_ranks: rank {ranks} did not end within {self.timeout:g} s")

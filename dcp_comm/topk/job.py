@@ -8,6 +8,7 @@ from dcp_comm.errors import CommUsageError, refusal
 from dcp_comm.kernels import torch_ops as ops
 from dcp_comm.topk.arguments import Refuse
 from dcp_comm.topk.result import MergeResult
+from dcp_comm.topk.slots import BlockTable
 from dcp_comm.topk.strategy import Strategy
 
 
@@ -26,6 +27,8 @@ class MergeJob:
         scratch: Sequence[Tensor],
         out: MergeResult,
         exchange: bool,
+        table: BlockTable | None,
+        uncertified: Tensor,
     ) -> None:
         """Start at row 0; `TopKMerge.begin` has checked everything."""
         self._strategy = strategy
@@ -34,6 +37,8 @@ class MergeJob:
         self._scratch = scratch
         self._out = out
         self._exchange = exchange
+        self._table = table
+        self._uncertified = uncertified
         self._packed = 0
         self._ended = ""
 
@@ -90,6 +95,7 @@ class MergeJob:
             got, need = f"{self._packed} packed", f"all {self._out.rows} that begin() announced"
             raise self._misuse("finish", "rows", got, need)
         self._ended = "finish() was called"
+        self._uncertified += self._out.rows - self._out.certified.sum()
         return self._out
 
     def supersede(self) -> None:
@@ -138,7 +144,10 @@ class MergeJob:
         self._packed += count
         if self._packed < chunk.stop:
             return
+        out = self._out.part(chunk)
         if self._exchange:
-            self._strategy.merge(self._scratch, self._out.part(chunk))
+            self._strategy.merge(self._scratch, out)
         else:
-            problem.emit_all(run, self._out.part(chunk))
+            problem.emit_all(run, out)
+        if self._table is not None:
+            self._table.translate(out.ids, chunk)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 PAD = -(1 << 63)
 BEST = (1 << 63) - 1
+MAX_ID = (1 << 31) - 1
 
 _LOW = 0xFFFFFFFF
-_MAX_ID = (1 << 31) - 1
 _INF = 0x7F800000
 
 
@@ -30,7 +30,7 @@ def encode(scores: Tensor, ids: Tensor, *, mask_neg_inf: bool) -> Tensor:
     word = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     word = word.masked_fill(word == -1, 0)
     ordered = (word >= ~_INF + mask_neg_inf) & (word <= _INF)
-    valid = ordered & (ids >= 0) & (ids <= _MAX_ID)
+    valid = ordered & (ids >= 0) & (ids <= MAX_ID)
     return ((word.to(torch.int64) << 32) | (_LOW - ids)).masked_fill(~valid, PAD)
 
 

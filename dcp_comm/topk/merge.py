@@ -32,14 +32,14 @@ from dcp_comm.errors import CommMismatch, refusal
 from dcp_comm.sharding import Shard
 from dcp_comm.specs import BufferSpec
 from dcp_comm.topk.arguments import Refuse
-from dcp_comm.topk.gather import Gather
+from dcp_comm.topk.choice import STRATEGIES, Choice, check_options, link_of
+from dcp_comm.topk.cost import Link
 from dcp_comm.topk.job import MergeJob
+from dcp_comm.topk.options import ORDERS, OUTPUTS, MergeOptions
 from dcp_comm.topk.result import MergeResult
-from dcp_comm.topk.strategy import Problem, Strategy
+from dcp_comm.topk.slots import BlockTable
+from dcp_comm.topk.strategy import Problem
 from dcp_comm.workspace import Workspace, WorkspaceSlot
-
-STRATEGIES: dict[str, type[Strategy]] = {"gather": Gather}
-ORDERS = ("score", "position")
 
 
 class TopKMerge:
@@ -50,15 +50,22 @@ class TopKMerge:
         k: Winners a row, and local candidates a rank and row; at least 1.
         max_rows: Most rows of one merge.
         interleave: Consecutive tokens dealt to a rank at a time.
-        strategy: How candidates travel: ``gather``, or ``auto`` to choose.
+        strategy: How candidates travel: ``gather``, ``owner``, ``splitter`` (not for output
+            ``global``), or ``auto``: whichever the model of `dcp_comm.topk.cost` says is fastest
+            for the rows at hand.
         output: ``global``: every rank gets all K global ids; ``local``: each rank the winners it
-            owns, as local positions.
+            owns, as local positions; ``slots``: the same as slots of its cache, by a block table.
         order: ``score``: score descending, then id; ``position``: id ascending.
         mask_neg_inf: Whether a score of -inf means masked, so that it never wins.
         chunk_rows: Rows exchanged at a time; None for the strategy's default, at most max_rows.
-        options: Must be None: ``gather`` has nothing to set.
-        link: Must be None: with one strategy there is nothing to choose by the link.
+        options: Settings of single strategies and outputs.
+        link: What connects the ranks, for ``auto``: ``nvlink``, ``pcie``, ``network`` or a `Link`;
+            None for ``nvlink`` between GPUs and ``network`` between CPUs.
         shard_rank: This rank's place in the KV interleave; None for ``comm.rank``.
+
+    Attributes:
+        uncertified: int64 scalar on the communicator's device: rows of all finished merges that
+            were not certified, added up there and never read by the merge.
 
     Raises:
         CommArgumentError: An argument is not as above. Construction sends nothing.
@@ -75,8 +82,8 @@ class TopKMerge:
         order: str = "score",
         mask_neg_inf: bool = True,
         chunk_rows: int | None = None,
-        options: None = None,
-        link: None = None,
+        options: MergeOptions | None = None,
+        link: Link | str | None = None,
         shard_rank: int | None = None,
     ) -> None:
         """Check the options and choose the strategy."""
@@ -84,23 +91,24 @@ class TopKMerge:
         check_int("TopKMerge", "k", k, 1)
         check_int("TopKMerge", "max_rows", max_rows, 1)
         refuse.unless_one_of("strategy", strategy, ("auto", *STRATEGIES))
-        chosen = STRATEGIES["gather" if strategy == "auto" else strategy]
-        refuse.unless_one_of("output", output, chosen.outputs)
+        asked = STRATEGIES.get(strategy)
+        refuse.unless_one_of("output", output, asked.outputs if asked else OUTPUTS)
         refuse.unless_one_of("order", order, ORDERS)
         refuse.unless_one_of("mask_neg_inf", mask_neg_inf, (True, False))
-        refuse.unless_none("options", options)
-        refuse.unless_none("link", link)
+        if chunk_rows is not None:
+            check_int("TopKMerge", "chunk_rows", chunk_rows, 1)
+        options = MergeOptions() if options is None else options
+        check_options(refuse, options, strategy, k)
         place = comm.rank if shard_rank is None else shard_rank
         check_int("TopKMerge", "shard_rank", place, 0, comm.size - 1)
         check_int("TopKMerge", "interleave", interleave, 1)
         shard = Shard(place, comm.size, interleave)
         self._problem = Problem(comm, k, output, order, shard, mask_neg_inf)
-        self._strategy = chosen(self._problem)
-        self._why = "the only strategy" if strategy == "auto" else "asked for"
-        chunk_rows = self._strategy.default_chunk_rows if chunk_rows is None else chunk_rows
-        check_int("TopKMerge", "chunk_rows", chunk_rows, 1)
-        self._max_rows = max_rows
-        self._chunk_rows = min(max_rows, chunk_rows)
+        link = link_of(refuse, link, comm.device)
+        self._choice = Choice(self._problem, max_rows, strategy, chunk_rows, options, link)
+        self._max_rows, self._page_size = max_rows, options.page_size
+        with torch.inference_mode(False):
+            self.uncertified = torch.zeros((), dtype=torch.int64, device=comm.device)
         self._prepared = False
         self._job: weakref.ref[MergeJob] | None = None
 
@@ -110,8 +118,12 @@ class TopKMerge:
         return f"TopKMerge({options})"
 
     def specs(self) -> tuple[BufferSpec, ...]:
-        """Return the scratch of any merge of up to max_rows rows."""
-        return self._strategy.specs(self._chunk_rows)
+        """Return the scratch of any merge of up to max_rows rows.
+
+        It is the strategy's, for its largest chunk; see the module of each for the formula. Where
+        ``auto`` has several plans, it is one buffer in which the largest of them fits.
+        """
+        return self._choice.specs
 
     @property
     def nbytes(self) -> int:
@@ -119,11 +131,8 @@ class TopKMerge:
         return sum(spec.nbytes for spec in self.specs())
 
     def explain(self) -> str:
-        """Return the strategy and why, what it moves, and in what memory."""
-        return (
-            f"{self._strategy.name} ({self._why}): {self._strategy.explain()};"
-            f" chunks of {self._chunk_rows} rows, {self.nbytes} bytes of scratch"
-        )
+        """Return the strategy and why, what it moves, and in what memory; a line a plan."""
+        return self._choice.explain()
 
     def prepare(self) -> None:
         """Agree on every option with the other ranks; collective, done by the first merge if not.
@@ -149,6 +158,8 @@ class TopKMerge:
         workspace: Workspace | WorkspaceSlot | None = None,
         out: MergeResult | None = None,
         longest: int | None = None,
+        block_table: Tensor | None = None,
+        request_ids: Tensor | None = None,
     ) -> MergeJob:
         """Begin a merge whose rows come in segments; an unfinished one is given up.
 
@@ -161,15 +172,22 @@ class TopKMerge:
             out: Where to write, exactly ``rows`` rows; ``out.ids`` may be the buffer that holds the
                 local ids. None to allocate.
             longest: Longest global length of the rows, the same on every rank. At most K, every
-                token wins: then output ``local`` exchanges nothing. Output ``global`` needs the
-                others' tokens all the same.
+                token wins: then only output ``global`` exchanges anything.
+            block_table: For output ``slots``: int32 (R, pages), any row stride, of this rank's own
+                cache. Local position j of request r lies in slot ``block_table[r, j // page_size] *
+                page_size + j % page_size``; without such a page it is written as -1, and counted.
+                Kept until the merge is finished.
+            request_ids: int32 or int64 (rows,), each row's request; None where R is the number of
+                rows. Kept likewise.
 
         Raises:
             CommArgumentError: An argument is not as above; nothing was sent.
             WorkspaceExhausted: The workspace is locked and too small; nothing was sent.
             CommMismatch: Ranks differ in an option or in what they are about to merge.
         """
-        return self._begin(self._refuse("begin"), rows, scratch, workspace, out, longest)
+        refuse = self._refuse("begin")
+        table = self._table(refuse, rows, block_table, request_ids)
+        return self._begin(refuse, rows, scratch, workspace, out, longest, table)
 
     def __call__(
         self,
@@ -179,12 +197,15 @@ class TopKMerge:
         scratch: Sequence[Tensor] | None = None,
         workspace: Workspace | WorkspaceSlot | None = None,
         out: MergeResult | None = None,
+        block_table: Tensor | None = None,
+        request_ids: Tensor | None = None,
     ) -> MergeResult:
         """Merge rows that are all at hand: `begin`, `MergeJob.pack`, `MergeJob.finish`."""
         refuse = self._refuse("__call__")
         refuse.unless_candidates(scores, ids, lengths, self._problem.k)
         rows, inputs = ids.shape[0], (scores, ids, lengths)
-        job = self._begin(refuse, rows, scratch, workspace, out, None, *inputs)
+        table = self._table(refuse, rows, block_table, request_ids)
+        job = self._begin(refuse, rows, scratch, workspace, out, None, table, *inputs)
         job.pack(*inputs)
         return job.finish()
 
@@ -196,6 +217,7 @@ class TopKMerge:
         workspace: Workspace | WorkspaceSlot | None,
         out: MergeResult | None,
         longest: int | None,
+        table: BlockTable | None,
         *inputs: Tensor | None,
     ) -> MergeJob:
         """Refuse what is wrong here, then tell the other ranks, then start."""
@@ -214,8 +236,22 @@ class TopKMerge:
         if not self._prepared:
             self.prepare()
         comm.announce("merge", rows=rows, longest=longest, options=self._fingerprint)
-        keeps_all = self._problem.output == "local" and longest is not None and longest <= k
-        return self._replace(MergeJob(self._strategy, self._chunk_rows, views, out, not keeps_all))
+        keeps_all = self._problem.output != "global" and longest is not None and longest <= k
+        plan = self._choice.plan(rows)
+        views, sends = self._choice.views(views, plan), not keeps_all
+        return self._replace(
+            MergeJob(plan.strategy, plan.chunk_rows, views, out, sends, table, self.uncertified)
+        )
+
+    def _table(
+        self, refuse: Refuse, rows: int, pages: Tensor | None, requests: Tensor | None
+    ) -> BlockTable | None:
+        """Return how local positions become slots, if they do."""
+        if self._problem.output == "slots":
+            return BlockTable.checked(refuse, rows, pages, requests, self._page_size)
+        refuse.unless_none("block_table", pages)
+        refuse.unless_none("request_ids", requests)
+        return None
 
     def _scratch(
         self,
@@ -253,11 +289,10 @@ class TopKMerge:
             "k": self._problem.k,
             "max_rows": self._max_rows,
             "interleave": self._problem.shard.interleave,
-            "strategy": self._strategy.name,
             "output": self._problem.output,
             "order": self._problem.order,
             "mask_neg_inf": self._problem.mask_neg_inf,
-            "chunk_rows": self._chunk_rows,
+            **self._choice.agreed,
         }
 
     @property

@@ -22,7 +22,8 @@ class Problem:
     Attributes:
         comm: Whose ranks hold the candidates.
         k: Winners a row, and candidates a rank and row.
-        output: ``global`` ids of all winners, or ``local`` positions of this rank's own.
+        output: ``global`` ids of all winners, or ``local`` positions of this rank's own; ``slots``
+            are written as local positions first.
         order: ``score``: by key, best first; ``position``: ascending by id.
         shard: This rank's place in the KV interleave.
         mask_neg_inf: Whether -inf is padding.
@@ -35,22 +36,32 @@ class Problem:
     shard: Shard
     mask_neg_inf: bool
 
+    def emit_ids(self, ids: Tensor, runs: Tensor, lengths: Tensor) -> None:
+        """Write ids (rows, K) of the prefixes of runs int64 (q, rows, n): global or local ones."""
+        shard = None if self.output == "global" else self.shard
+        ops.emit(ids, runs, lengths, by_position=self.order == "position", shard=shard)
+
     def emit(self, runs: Tensor, lengths: Tensor, out: MergeResult) -> None:
-        """Write ids and counts of the prefixes of runs int64 (q, rows, n): of all, or of ours."""
-        ops.emit(
-            out.ids,
-            runs,
-            lengths,
-            by_position=self.order == "position",
-            shard=self.shard if self.output == "local" else None,
-        )
+        """Write ids and counts of prefixes (q, rows) that hold valid keys alone."""
+        self.emit_ids(out.ids, runs, lengths)
         out.counts.copy_(lengths.sum(0).clamp(max=self.k))
+
+    def emit_own(self, run: Tensor, verdicts: Tensor, out: MergeResult) -> None:
+        """Write this rank's winners and what is certified.
+
+        Args:
+            run: int64 (rows, K), this rank's.
+            verdicts: int64 (rows,) as of `ops.verdicts`; a length of K means all that is valid.
+            out: Overwritten.
+        """
+        lengths, certified = ops.read_verdicts(verdicts)
+        valid = ops.count_ge(run[None], PAD + 1)
+        self.emit(run[None], valid.minimum(lengths), out)
+        out.certified.copy_(certified)
 
     def emit_all(self, run: Tensor, out: MergeResult) -> None:
         """Write this rank's whole run int64 (rows, K), where every candidate is known to win."""
-        runs = run[None]
-        self.emit(runs, ops.count_ge(runs, PAD + 1), out)
-        out.certified.fill_(True)
+        self.emit_own(run, run.new_full((out.rows,), self.k), out)
 
 
 class Strategy(ABC):
@@ -62,7 +73,6 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     outputs: ClassVar[tuple[str, ...]]
-    default_chunk_rows: ClassVar[int]
 
     def __init__(self, problem: Problem) -> None:
         """Keep the problem; nothing is sent."""
@@ -80,6 +90,8 @@ class Strategy(ABC):
     def merge(self, scratch: Sequence[Tensor], out: MergeResult) -> None:
         """Exchange the chunk whose runs are packed, and write its rows to ``out``."""
 
-    @abstractmethod
-    def explain(self) -> str:
-        """Return what travels, in one clause, with the bytes each row receives."""
+
+def select(runs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the winning prefixes int64 (p, rows) of whole runs (p, rows, K), and certificates."""
+    lengths = ops.prefix_lengths(runs, k)
+    return lengths, ops.certify(runs, ops.threshold(runs, lengths, k))

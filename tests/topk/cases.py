@@ -15,6 +15,7 @@ from dcp_comm.testing import run_ranks
 from dcp_comm.topk.job import MergeJob
 from dcp_comm.topk.local import local_topk
 from dcp_comm.topk.merge import TopKMerge
+from dcp_comm.topk.options import MergeOptions
 from dcp_comm.topk.result import MergeResult
 from tests import oracle
 from tests.oracle import Floats, Ints
@@ -23,6 +24,7 @@ T = TypeVar("T")
 
 HUGE = 3e38
 GUARD = 3
+PAGE = 4
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Case:
     ``tie`` is the local lists' rule: the contract's ``low`` position first, ``high``, ``random``.
     ``segments`` are the sizes of successive packs, repeated; empty for all at once.
     ``logits`` packs from a wide matrix with row starts instead of from scores. ``rounds`` full
-    deals of masked tokens come before token 0, so that every id is large.
+    deals of masked tokens come before token 0, so that every id is large; not with output "slots".
     """
 
     scores: Floats
@@ -51,6 +53,7 @@ class Case:
     longest: int | None = None
     rounds: int = 0
     strategy: str = "auto"
+    options: MergeOptions | None = None
     device: str = "cpu"
     seed: int = 0
 
@@ -105,14 +108,27 @@ class Case:
         """The rank's ids (T, K) and counts."""
         ids = np.where(self.winners < 0, -1, self.winners + self.base * self.size)
         counts = (ids >= 0).sum(1)
-        if self.output == "local":
+        if self.output != "global":
             ids, counts = oracle.own_winners(ids, rank, self.size, self.interleave)
-        return (oracle.by_position(ids) if self.order == "position" else ids), counts
+        if self.order == "position":
+            ids = oracle.by_position(ids)
+        if self.output == "slots":
+            pages, requests = self.block_table(rank)
+            slots = pages[requests[:, None], ids // PAGE] * PAGE + ids % PAGE
+            ids = np.where(ids < 0, -1, slots)
+        return ids, counts
+
+    def block_table(self, rank: int) -> tuple[Ints, Ints]:
+        """The rank's pages (R, pages), in any order, and each row's request."""
+        rng = np.random.default_rng(self.seed + rank)
+        requests, pages = self.rows // 2 + 1, len(self.hand(rank)) // PAGE + 1
+        table = rng.permutation(requests * pages).reshape(requests, pages)
+        return table, rng.integers(0, requests, self.rows)
 
     @cached_property
     def expected_certified(self) -> npt.NDArray[np.bool_]:
         """Rows where no list can have been cut at the last winner's score."""
-        if self.output == "local" and self.longest is not None and self.longest <= self.k:
+        if self.output != "global" and self.longest is not None and self.longest <= self.k:
             return np.ones(self.rows, dtype=np.bool_)
         lists = [self.local_list(rank)[0] for rank in range(self.size)]
         every = np.concatenate(lists, axis=1)
@@ -139,17 +155,31 @@ def check_merge(case: Case) -> list[Outcome]:
         AssertionError: A rank's row differs, or what lies beside the result was written.
     """
     outcomes = run_ranks(merge_on_a_rank, case.size, case, device=case.device)
+    check_outcomes(case, outcomes)
+    return outcomes
+
+
+def check_outcomes(case: Case, outcomes: Sequence[Outcome]) -> None:
+    """Compare what the ranks got with the oracle; without a certificate only if lists keep ties.
+
+    Raises:
+        AssertionError: A rank's row differs.
+    """
     for rank, got in enumerate(outcomes):
         ids, counts = case.expected(rank)
         rows = np.arange(case.rows) if case.tie == "low" else np.flatnonzero(got.certified)
         np.testing.assert_array_equal(got.ids[rows], ids[rows], f"ids of rank {rank}")
         np.testing.assert_array_equal(got.counts[rows], counts[rows], f"counts of rank {rank}")
         np.testing.assert_array_equal(got.certified, case.expected_certified, f"rank {rank}")
-    return outcomes
 
 
 def merge_on_a_rank(comm: Communicator, case: Case) -> Outcome:
-    """Merge in poisoned memory, with stale candidates in every spare slot."""
+    """Merge the rank's lists, with stale candidates in every spare slot."""
+    return merge_columns(comm, case, columns_of(case, comm))
+
+
+def merge_columns(comm: Communicator, case: Case, columns: list[torch.Tensor]) -> Outcome:
+    """Merge in poisoned memory."""
     merge = TopKMerge(
         comm,
         case.k,
@@ -160,6 +190,7 @@ def merge_on_a_rank(comm: Communicator, case: Case) -> Outcome:
         order=case.order,
         mask_neg_inf=case.mask_neg_inf,
         chunk_rows=case.chunk_rows,
+        options=case.options,
     )
     scratch = [poisoned(spec, case.poison).to(comm.device) for spec in merge.specs()]
     wide = poisoned(BufferSpec("ids", (case.rows, case.k + GUARD), torch.int32), case.poison)
@@ -168,15 +199,20 @@ def merge_on_a_rank(comm: Communicator, case: Case) -> Outcome:
     counts = torch.full_like(wide[:, 0], 77)
     certified = torch.ones_like(counts, dtype=torch.bool)
     out = MergeResult(wide[:, : case.k], counts, certified)
-    job = merge.begin(case.rows, scratch=scratch, out=out, longest=case.longest)
-    feed(job, case, comm)
+    tables = {}
+    if case.output == "slots":
+        pages, requests = (torch.from_numpy(each) for each in case.block_table(comm.rank))
+        tables["block_table"] = strided(pages.int().to(comm.device))
+        tables["request_ids"] = requests.to(comm.device)
+    job = merge.begin(case.rows, scratch=scratch, out=out, longest=case.longest, **tables)
+    feed(job, case, columns)
     result = job.finish()
     assert torch.equal(wide[:, case.k :], before[:, case.k :]), "written beyond a row"
     return Outcome(*(each.cpu().numpy() for each in (result.ids, result.counts, result.certified)))
 
 
-def feed(job: MergeJob, case: Case, comm: Communicator) -> None:
-    """Pack all rows, in the case's segments."""
+def columns_of(case: Case, comm: Communicator) -> list[torch.Tensor]:
+    """What a rank packs: ids, lengths, and scores or logits with row starts; with gaps."""
     rank = comm.rank
     scores, ids = stale(case, rank, *case.local_list(rank))
     columns = [
@@ -187,12 +223,17 @@ def feed(job: MergeJob, case: Case, comm: Communicator) -> None:
         columns.append(torch.from_numpy(scores))
     else:
         columns += logits_of(case, rank, case.logits)
+    return [strided(each.to(comm.device)) for each in columns]
+
+
+def feed(job: MergeJob, case: Case, columns: list[torch.Tensor]) -> None:
+    """Pack all rows, in the case's segments."""
     for rows in segments(case.rows, case.segments):
-        ids_, lengths, values, *starts = (strided(each.to(comm.device))[rows] for each in columns)
+        ids, lengths, values, *starts = (each[rows] for each in columns)
         if case.logits is None:
-            job.pack(values, ids_, lengths)
+            job.pack(values, ids, lengths)
         else:
-            job.pack_logits(values, ids_, starts[0], lengths)
+            job.pack_logits(values, ids, starts[0], lengths)
 
 
 def stale(case: Case, rank: int, scores: Floats, ids: Ints) -> tuple[Floats, Ints]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dcp_comm.kernels import torch_ops as ops
 from dcp_comm.sharding import Shard
+from dcp_comm.topk.keys import PAD
 from tests.topk.cases import check_local, check_merge
 from tests.topk.scores import KINDS, drawn
 from tests.topk.test_sweep import QUICK, build
@@ -39,9 +40,16 @@ def select(scores: Tensor, ids: Tensor, lengths: Tensor, runs: Tensor, out: Tens
         ops.pack(run, scores[rank], ids, lengths, shard=shard, mask_neg_inf=True)
     prefixes = ops.prefix_lengths(runs, out.shape[1])
     threshold = ops.threshold(runs, prefixes, out.shape[1])
-    ops.certify(runs, threshold)
-    ops.count_ge(runs, threshold)
+    certified = ops.certify(runs, threshold)
+    ops.count_ge(runs, PAD + 1)
+    ops.read_verdicts(ops.verdicts(prefixes, certified))
+    splitters, windows = runs.new_empty(runs.shape[1], 4), runs.new_empty(runs.shape[1], 9)
+    ops.copy_splitters(splitters, runs[0], 64)
+    ops.copy_windows(windows, runs[0], prefixes[0])
     ops.emit(out, runs, prefixes, by_position=False, shard=None)
+    ops.seal(out, certified)
+    ops.unseal(out)
+    ops.to_slots(out.clone(), out, lengths, 64)
 
 
 def test_nothing_is_read_back_and_a_graph_replays_it() -> None:

@@ -160,8 +160,8 @@ def test_scratch_is_one_receive_buffer() -> None:
     """Exactly p * 8 * rows * K bytes, for the worst chunk, whatever merges come."""
 
     def fn(comm: Communicator) -> list[tuple[str, tuple[int, ...], int]]:
-        merges = [TopKMerge(comm, 2048, rows) for rows in (1, 1024, 8192)]
-        merges.append(TopKMerge(comm, 2048, 8192, chunk_rows=512))
+        merges = [TopKMerge(comm, 2048, rows, strategy="gather") for rows in (1, 1024, 8192)]
+        merges.append(TopKMerge(comm, 2048, 8192, strategy="gather", chunk_rows=512))
         return [(m.specs()[0].name, m.specs()[0].shape, m.nbytes) for m in merges]
 
     want = [("gathered", (4, rows, 2048), 4 * 8 * rows * 2048) for rows in (1, 1024, 1024, 512)]
@@ -173,7 +173,7 @@ def test_locked_workspace_serves_and_moves_what_the_formula_says() -> None:
     case = replace(a_case(seed=5, size=4), chunk_rows=5)
 
     def fn(comm: Communicator) -> tuple[torch.Tensor, int, str]:
-        merge = TopKMerge(comm, case.k, 64, interleave=2, chunk_rows=5)
+        merge = TopKMerge(comm, case.k, 64, interleave=2, strategy="gather", chunk_rows=5)
         workspace = Workspace()
         workspace.reserve(*merge.specs(), owner="merge")
         workspace.lock()
@@ -187,7 +187,7 @@ def test_locked_workspace_serves_and_moves_what_the_formula_says() -> None:
         np.testing.assert_array_equal(ids.numpy(), case.winners)
         assert received == case.rows * 3 * 8 * case.k
         assert f"{3 * 8 * case.k} bytes received a row" in words
-        assert words.startswith("gather (the only strategy)")
+        assert words.startswith("gather (asked for)")
 
 
 @pytest.mark.parametrize("longest", [0, 11, 12, 13, None])

@@ -31,11 +31,12 @@ K = 4
         ("shard_rank", 1, "1"),
         ("shard_rank", -1, "-1"),
         ("strategy", "union", "'union', need one of 'auto', 'gather'"),
-        ("output", "slots", "'slots', need one of 'global', 'local'"),
+        ("output", "pages", "'pages', need one of 'global', 'local', 'slots'"),
         ("order", "random", "'random', need one of 'score', 'position'"),
         ("mask_neg_inf", 1, "1, need one of True, False"),
         ("options", object(), "<object"),
-        ("link", "nvlink", "'nvlink'"),
+        ("link", "carrier pigeon", "'carrier pigeon', need a Link, or one of 'nvlink', 'pcie'"),
+        ("link", 17, "17, need a Link"),
     ],
 )
 def test_options_that_mean_nothing(argument: str, value: object, got: str) -> None:

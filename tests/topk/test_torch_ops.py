@@ -54,7 +54,8 @@ def test_prefixes_hold_the_t_largest_keys(size: int, rows: int, n: int, t: int, 
         assert threshold[row] == last
     if t:
         floor = threshold.clamp(min=PAD + 1)
-        assert torch.equal(ops.count_ge(runs, floor), lengths)
+        assert torch.equal((runs >= floor[:, None]).sum(2), lengths)
+    assert torch.equal(ops.count_ge(runs, PAD + 1), (runs > PAD).sum(2))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 31, 32, 33])

@@ -1,0 +1,181 @@
+"""How an NCCL communicator is watched while it lives, and how it ends.
+
+NCCL waits for ever: on the host while it connects, on the GPU while a peer is missing. A `Watch`
+turns that into an error within the timeout. Ending one can block for as long as a captured CUDA
+graph or a stuck kernel holds it. An `Ending` does that in daemon threads that keep it alive.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+
+from dcp_comm.backend import on_stream
+from dcp_comm.deadline import Deadline
+from dcp_comm.errors import CommTimeout, DcpCommError
+from dcp_comm.nccl import IN_PROGRESS, SUCCESS, error
+from dcp_comm.nccl_handle import Handle
+
+_PERIOD_SECONDS = 0.1
+_LAST_LOOK_SECONDS = 1.0
+_RELAXED = 2
+
+
+class Watch:
+    """A daemon thread that notices what NCCL does not report to a waiting host.
+
+    It looks at NCCL's asynchronous error, at how long a call has held the host, and at how long the
+    oldest work that it marked has been on the GPU. It captures nothing and touches nothing that is
+    being captured.
+
+    Args:
+        handle: What to look at, until `stop`.
+        device: Its GPU.
+        timeout: Seconds that one call may take, on the host or from its enqueuing on the GPU.
+        react: Called in the thread, once, after a failure was noted.
+    """
+
+    def __init__(
+        self, handle: Handle, device: torch.device, timeout: float, react: Callable[[], None]
+    ) -> None:
+        self.failure: DcpCommError | None = None
+        self._handle, self._device, self._timeout, self._react = handle, device, timeout, react
+        self._entered: float | None = None
+        self._stream: torch.cuda.Stream | None = None
+        self._mark: tuple[torch.cuda.Event, float] | None = None
+        self._stopped, self._looking = threading.Event(), threading.Lock()
+        atexit.register(self.stop)
+        threading.Thread(target=self._run, name="dcp_comm nccl watch", daemon=True).start()
+
+    def enter(self) -> None:
+        """Note that the host goes into NCCL."""
+        self._entered = time.monotonic()
+
+    def leave(self, stream: torch.cuda.Stream | None) -> None:
+        """Note that the host is back, and mark the work unless an earlier mark is on its way."""
+        self._entered, self._stream = None, stream
+        if self._mark is None:
+            event = self._record()
+            self._mark = None if event is None else (event, time.monotonic())
+
+    def is_idle(self) -> Callable[[], bool]:
+        """Return what tells whether the host has left NCCL and the last call's stream has run."""
+        event = self._record()
+        return lambda: self._entered is None and (event is None or event.query())
+
+    def check(self) -> None:
+        """Raise what was found, if anything was."""
+        if self.failure is not None:
+            raise type(self.failure)(*self.failure.args)
+
+    def stop(self) -> None:
+        """Look no more; when this returns, the handle is not in use here.
+
+        Also called when the interpreter ends, so that the thread is not caught inside torch then.
+        """
+        self._stopped.set()
+        atexit.unregister(self.stop)
+        if self._looking.acquire(timeout=_LAST_LOOK_SECONDS):
+            self._looking.release()
+
+    def _run(self) -> None:
+        prepare_thread(self._device)
+        while not self._stopped.wait(_PERIOD_SECONDS):
+            with self._looking:
+                self.failure = None if self._stopped.is_set() else self._find()
+            if self.failure is not None:
+                self._react()
+                return
+
+    def _find(self) -> DcpCommError | None:
+        code = self._handle.async_error()
+        if code not in (SUCCESS, IN_PROGRESS):
+            return error(code, "NCCL noticed", self._handle.explain(code))
+        now, entered = time.monotonic(), self._entered
+        if entered is not None and now - entered > self._timeout:
+            return self._late("on the host: peers did not connect")
+        try:
+            return self._late_on_gpu(now)
+        except RuntimeError as problem:
+            return DcpCommError(f"the GPU reports: {str(problem).splitlines()[0]}")
+
+    def _late_on_gpu(self, now: float) -> DcpCommError | None:
+        if self._mark is None:
+            return None
+        event, since = self._mark
+        if event.query():
+            self._mark = None
+        elif now - since > self._timeout:
+            return self._late("on the GPU: a peer did not make the call, or work before it is long")
+        return None
+
+    def _record(self) -> torch.cuda.Event | None:
+        """Mark what is on the stream of the last call, unless it is being captured."""
+        if self._stream is None:
+            return None
+        with on_stream(self._stream):
+            capturing = torch.cuda.is_current_stream_capturing()
+            return None if capturing else self._stream.record_event()
+
+    def _late(self, where: str) -> CommTimeout:
+        return CommTimeout(f"a call was not finished within {self._timeout:g} s {where}")
+
+
+class Ending:
+    """The end of a handle, once: destroyed when its work is done, or aborted if that takes long.
+
+    Args:
+        handle: Kept alive by the threads until the library has let go of it.
+        device: Its GPU.
+    """
+
+    def __init__(self, handle: Handle, device: torch.device) -> None:
+        self._handle, self._device = handle, device
+        self._way, self._ended = "", threading.Event()
+
+    def begin(self, is_idle: Callable[[], bool], grace: float) -> None:
+        """Start, and return at once.
+
+        Args:
+            is_idle: Whether the communicator has nothing left to do.
+            grace: Seconds that it is given for that before it is aborted.
+        """
+        thread = threading.Thread(
+            target=self._run, args=(is_idle, grace), name="dcp_comm nccl ending", daemon=True
+        )
+        thread.start()
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Wait until the library has let go of the communicator; False at the deadline."""
+        return deadline.poll(self._ended.is_set)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether work had to be aborted."""
+        return self._way == "abort"
+
+    def _run(self, is_idle: Callable[[], bool], grace: float) -> None:
+        prepare_thread(self._device)
+        self._way = "destroy" if _is_soon(is_idle, grace) else "abort"
+        end = self._handle.destroy if self._way == "destroy" else self._handle.abort
+        end()
+        self._ended.set()
+
+
+def _is_soon(is_idle: Callable[[], bool], grace: float) -> bool:
+    try:
+        return grace > 0 and Deadline(grace).poll(is_idle)
+    except RuntimeError:
+        return False
+
+
+def prepare_thread(device: torch.device) -> None:
+    """Make ``device`` current in a thread, and let it work beside another thread's capture."""
+    torch.cuda.set_device(device)
+    with contextlib.suppress(OSError):
+        mode = ctypes.c_int(_RELAXED)
+        ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))

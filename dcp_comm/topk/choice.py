@@ -1,0 +1,201 @@
+"""Which strategy merges how many rows: the one asked for, or by the model of `dcp_comm.topk.cost`.
+
+One plan serves merges of few rows, where rounds cost most, the next one more rows, where bytes do.
+Which plan serves a number of rows depends on agreed values only, and not on the most rows that may
+come; so the scratch that covers all plans never shrinks when more rows are allowed.
+"""
+
+import bisect
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dcp_comm.checks import check_int
+from dcp_comm.specs import BufferSpec, layout
+from dcp_comm.topk.arguments import Refuse
+from dcp_comm.topk.cost import H200, LINKS, Link, Scheme, schemes, splitter_shape
+from dcp_comm.topk.gather import Gather
+from dcp_comm.topk.options import MergeOptions
+from dcp_comm.topk.owner import Owner
+from dcp_comm.topk.splitter import Splitter
+from dcp_comm.topk.strategy import Problem, Strategy
+from dcp_comm.topk.transport import Everyone, Owners
+
+STRATEGIES: dict[str, type[Strategy]] = {each.name: each for each in (Gather, Owner, Splitter)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How merges of up to ``most_rows`` rows go, down to where the plan before it ends.
+
+    Attributes:
+        scheme: What it costs.
+        strategy: What does it.
+        chunk_rows: Rows exchanged at a time.
+        most_rows: Rows it serves at most.
+    """
+
+    scheme: Scheme
+    strategy: Strategy
+    chunk_rows: int
+    most_rows: int
+
+    @property
+    def specs(self) -> tuple[BufferSpec, ...]:
+        """Scratch of its largest chunk."""
+        return self.strategy.specs(self.chunk_rows)
+
+
+class Choice:
+    """The plans of one merge, few rows first.
+
+    Args:
+        problem: What is merged.
+        max_rows: Most rows of a merge.
+        strategy: A name of `STRATEGIES`, or ``auto``.
+        chunk_rows: Rows exchanged at a time; None for each scheme's own.
+        options: Settings of single strategies.
+        link: What connects the ranks.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        max_rows: int,
+        strategy: str,
+        chunk_rows: int | None,
+        options: MergeOptions,
+        link: Link,
+    ) -> None:
+        self._asked, self._chunk_rows = strategy, chunk_rows
+        self._options, self._link = options, link
+        self._shape = splitter_shape(problem.k, problem.comm.size, options.block)
+        self._schemes = self._candidates(problem, options)
+        self.plans = tuple(self._plans(problem, max_rows))
+
+    def plan(self, rows: int) -> Plan:
+        """Return the plan for a merge of so many rows."""
+        return next(plan for plan in self.plans if rows <= plan.most_rows)
+
+    @property
+    def specs(self) -> tuple[BufferSpec, ...]:
+        """Scratch of every plan: its own buffers, or one that holds those of any."""
+        if len(self.plans) == 1:
+            return self.plans[0].specs
+        nbytes = max(layout("TopKMerge", plan.specs)[1] for plan in self.plans)
+        return (BufferSpec("merge", (nbytes // 8,), torch.int64),)
+
+    def views(self, scratch: Sequence[Tensor], plan: Plan) -> Sequence[Tensor]:
+        """Return the plan's own buffers in memory of `specs`."""
+        if len(self.plans) == 1:
+            return scratch
+        offsets, _ = layout("TopKMerge", plan.specs)
+        # In inference mode view(dtype) would make an inference tensor, read-only outside of it.
+        with torch.inference_mode(False):
+            memory = scratch[0].view(torch.uint8)
+            parts = zip(plan.specs, offsets, strict=True)
+            return [memory[at : at + s.nbytes].view(s.dtype).view(s.shape) for s, at in parts]
+
+    @property
+    def agreed(self) -> dict[str, object]:
+        """What every rank must have alike: what was asked for, what came of it, by which model."""
+        plans = [f"{p.scheme.name} {p.chunk_rows} to {p.most_rows}" for p in self.plans]
+        costs = hashlib.sha256(repr((LINKS, H200)).encode()).hexdigest()[:16]
+        return {
+            "strategy": self._asked,
+            "chunk_rows": self._chunk_rows,
+            "options": self._options,
+            "link": self._link,
+            "plans": ", ".join(plans),
+            "costs": costs,
+        }
+
+    def explain(self) -> str:
+        """Return a line a plan: what it moves, in what memory, what the model says of all."""
+        why = "chosen by the model of costs" if self._asked == "auto" else "asked for"
+        return "\n".join(self._line(plan, why) for plan in self.plans)
+
+    def _line(self, plan: Plan, why: str) -> str:
+        scheme, rows = plan.scheme, plan.most_rows
+        received = scheme.received_bytes(scheme.size) / scheme.size
+        nbytes = sum(spec.nbytes for spec in plan.specs)
+        times = ", ".join(f"{each.name} {self._us(each, rows):.0f} us" for each in self._schemes)
+        return (
+            f"{scheme.name} ({why}) up to {rows} rows: {scheme.rounds} exchanges a chunk of"
+            f" {plan.chunk_rows} rows, {received:.0f} bytes received a row, {nbytes} bytes of"
+            f" scratch; the model over {self._link.name} for {rows} rows: {times}"
+        )
+
+    def _candidates(self, problem: Problem, options: MergeOptions) -> list[Scheme]:
+        """Return the schemes that do what was asked for."""
+        size, output = problem.comm.size, problem.output
+        names = STRATEGIES if self._asked == "auto" else (self._asked,)
+        both = self._asked == "auto" and options.transport is None
+        dealt = options.transport == "owner"
+        return [
+            each
+            for each in schemes(problem.k, size, self._shape, output)
+            if each.strategy in names
+            and output in STRATEGIES[each.strategy].outputs
+            and (each.strategy != "splitter" or both or each.dealt == dealt)
+        ]
+
+    def _plans(self, problem: Problem, max_rows: int) -> Iterator[Plan]:
+        """Yield the fastest for one row, then whatever overtakes it, and so on."""
+        first = 1
+        while first <= max_rows:
+            scheme = self._fastest(first)
+            more_rows = range(first, 1 << 31)
+            behind = bisect.bisect(more_rows, False, key=lambda n: self._fastest(n) is not scheme)
+            most = min(max_rows, first + behind - 1)
+            chunk_rows = min(most, self._chunk_rows or scheme.chunk_rows)
+            yield Plan(scheme, self._strategy(problem, scheme), chunk_rows, most)
+            first = most + 1
+
+    def _fastest(self, rows: int) -> Scheme:
+        return min(self._schemes, key=lambda scheme: self._us(scheme, rows))
+
+    def _us(self, scheme: Scheme, rows: int) -> float:
+        chunk_rows = self._chunk_rows or scheme.chunk_rows
+        local = scheme.local_us(rows, chunk_rows=chunk_rows)
+        return scheme.exchange_us(rows, self._link, chunk_rows) + local
+
+    def _strategy(self, problem: Problem, scheme: Scheme) -> Strategy:
+        if scheme.strategy == Splitter.name:
+            transport = (Owners if scheme.dealt else Everyone)(problem.comm)
+            return Splitter(problem, transport, self._shape)
+        return STRATEGIES[scheme.strategy](problem)
+
+
+def check_options(refuse: Refuse, options: MergeOptions, strategy: str, k: int) -> None:
+    """Refuse settings of a strategy that was not asked for, and blocks beyond K.
+
+    Raises:
+        CommArgumentError: Says which.
+    """
+    if not isinstance(options, MergeOptions):
+        raise refuse("options", repr(options), "MergeOptions or None")
+    if strategy not in ("auto", Splitter.name):
+        for name in ("transport", "block"):
+            if getattr(options, name) is not None:
+                need = f"None, as strategy {strategy!r} has none"
+                raise refuse(f"options.{name}", repr(getattr(options, name)), need)
+    check_int("TopKMerge", "options.block", options.block or 1, 1, k)
+
+
+def link_of(refuse: Refuse, link: Link | str | None, device: torch.device) -> Link:
+    """Return the link of that name; None for NVLink between GPUs, and a network between CPUs.
+
+    Raises:
+        CommArgumentError: There is none.
+    """
+    if isinstance(link, Link):
+        return link
+    if link is None:
+        return LINKS["nvlink" if device.type == "cuda" else "network"]
+    if not isinstance(link, str) or link not in LINKS:
+        raise refuse("link", repr(link), "a Link, or one of " + ", ".join(map(repr, LINKS)))
+    return LINKS[link]

@@ -1,0 +1,37 @@
+"""What a merge may be told beside its arguments; every default is the library's choice."""
+
+from dataclasses import dataclass
+
+from dcp_comm.checks import check_int
+from dcp_comm.topk.arguments import Refuse
+
+OUTPUTS = ("global", "local", "slots")
+ORDERS = ("score", "position")
+TRANSPORTS = ("all", "owner")
+
+
+@dataclass(frozen=True)
+class MergeOptions:
+    """Settings of single strategies and outputs; the same on every rank.
+
+    Attributes:
+        transport: Who evaluates a row of strategy ``splitter``: ``all`` ranks, in two rounds, or
+            its ``owner``, in four that move fewer bytes. None for ``all``; strategy ``auto`` then
+            takes what it expects to be faster.
+        block: B of strategy ``splitter``, keys between two splitters, at most K; None for
+            `dcp_comm.topk.cost.best_block`.
+        page_size: Tokens a page of the block table, for output ``slots``.
+
+    Raises:
+        CommArgumentError: A value is not as above.
+    """
+
+    transport: str | None = None
+    block: int | None = None
+    page_size: int = 64
+
+    def __post_init__(self) -> None:
+        Refuse("MergeOptions").unless_one_of("transport", self.transport, (None, *TRANSPORTS))
+        if self.block is not None:
+            check_int("MergeOptions", "block", self.block, 1)
+        check_int("MergeOptions", "page_size", self.page_size, 1)

@@ -1,0 +1,1 @@
+"""One suite of rules over every backend: a backend joins by one class."""

@@ -1,0 +1,119 @@
+"""How communicators end when NCCL does not want them to."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dcp_comm.backends.pynccl import PyNcclBackend
+from dcp_comm.contract import Call
+from dcp_comm.deadline import Deadline
+from dcp_comm.errors import CommTimeout
+from dcp_comm.nccl_options import NcclOptions
+from dcp_comm.rendezvous import Rendezvous
+from tests.nccl.conftest import Stream, Stub
+
+
+def connect(gpu: torch.device, *, share: bool = False) -> PyNcclBackend:
+    """Rank 0 of 2."""
+    options = NcclOptions(split_share=share)
+    store, deadline = dist.HashStore(), Deadline(5.0)
+    return PyNcclBackend.connect(Rendezvous(0, 2, store, "w", gpu, 5.0, deadline, None, options))
+
+
+def endings(library: Stub) -> list[str]:
+    """Which of the two functions that end a communicator were called."""
+    return [name for name in library.names if name in ("ncclCommDestroy", "ncclCommAbort")]
+
+
+def test_a_destroy_that_hangs_is_left_to_its_thread(
+    stub: Callable[[int], Stub], gpu: torch.device
+) -> None:
+    """As with a captured graph: close returns in time, says why, and aborts nothing."""
+    library = stub(22809)
+    backend = connect(gpu)
+    library.hang("ncclCommDestroy")
+    started = time.monotonic()
+    with pytest.raises(CommTimeout, match=r"NCCL holds on after 0\.5 s: work is stuck"):
+        backend.close(Deadline(0.5))
+    assert 0.4 < time.monotonic() - started < 1.0
+    library.release()
+    time.sleep(0.2)
+    assert endings(library) == ["ncclCommDestroy"]
+
+
+def test_captured_calls_are_named_as_what_holds_it(
+    stub: Callable[[int], Stub], gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = stub(22809)
+    backend, tensor = connect(gpu), torch.zeros(4)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    stream: torch.cuda.Stream = Stream()  # type: ignore[assignment]
+    backend.issue([Call("send", tensor, tensor, peer=1)], stream, Deadline(1.0))
+    library.hang("ncclCommDestroy")
+    with pytest.raises(CommTimeout, match=r"a CUDA graph that holds them is alive\. Delete it"):
+        backend.close(Deadline(0.3))
+
+
+def test_work_that_does_not_end_is_aborted_before_the_timeout(
+    stub: Callable[[int], Stub], gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = stub(22809)
+    backend = connect(gpu)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: time.sleep(1.5))
+    started = time.monotonic()
+    backend.close(Deadline(0.5))
+    assert 0.3 < time.monotonic() - started < 0.5
+    time.sleep(1.5)
+    assert endings(library) == ["ncclCommAbort"]
+
+
+def test_an_abort_that_hangs_holds_nobody_up(
+    stub: Callable[[int], Stub], gpu: torch.device
+) -> None:
+    library = stub(22809)
+    backend = connect(gpu)
+    library.hang("ncclCommAbort")
+    started = time.monotonic()
+    backend.abort()
+    backend.abort()
+    backend.close(Deadline(1.0))
+    assert time.monotonic() - started < 0.3
+    assert Deadline(2.0).poll(lambda: endings(library) == ["ncclCommAbort"])
+
+
+def test_a_shared_communicator_without_work_is_destroyed_instead_of_aborted(
+    stub: Callable[[int], Stub], gpu: torch.device
+) -> None:
+    """Aborting it would take its relatives along."""
+    library = stub(22809)
+    connect(gpu, share=True).abort()
+    assert Deadline(2.0).poll(lambda: endings(library) == ["ncclCommDestroy"])
+
+
+def test_a_shared_communicator_whose_work_is_stuck_is_aborted_after_a_second(
+    stub: Callable[[int], Stub], gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = stub(22809)
+    backend = connect(gpu, share=True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: time.sleep(3))
+    backend.abort()
+    assert Deadline(2.0).poll(lambda: endings(library) == ["ncclCommAbort"])
+
+
+def test_nothing_is_destroyed_under_a_call(stub: Callable[[int], Stub], gpu: torch.device) -> None:
+    """Close from another thread waits for the call, and aborts if that does not return."""
+    library = stub(22809)
+    backend, tensor = connect(gpu), torch.zeros(4)
+    library.hang("ncclSend")
+    stream: torch.cuda.Stream = Stream()  # type: ignore[assignment]
+    call = Call("send", tensor, tensor, peer=1)
+    with pytest.raises(CommTimeout):
+        Deadline(0.1).run(lambda: backend.issue([call], stream, Deadline(1.0)), "a thread")
+    backend.close(Deadline(0.5))
+    assert endings(library) == ["ncclCommAbort"]
+    library.release()
+    time.sleep(0.2)
+    assert endings(library) == ["ncclCommAbort"]
