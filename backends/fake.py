@@ -55,9 +55,7 @@ class FakeBackend(Backend):
         with on_stream(stream):
             tickets = [Ticket(self.rank, call, self._event()) for call in calls]
             self.board.post(self.rank, tickets)
-            for ticket in tickets:
-                self.board.wait(ticket, "matched", deadline)
-            after = [self._run(ticket) for ticket in tickets]
+            after = [self._run(ticket, deadline) for ticket in tickets]
             for ticket, write in zip(tickets, after, strict=True):
                 self.board.wait(ticket, "run_by_all", deadline)
                 self._join(each.finished for each in ticket.peers.values())
@@ -71,8 +69,9 @@ class FakeBackend(Backend):
         """Take no further part."""
         self.board.leave(self.rank, "has closed its communicator")
 
-    def _run(self, ticket: Ticket) -> Callable[[], object]:
+    def _run(self, ticket: Ticket, deadline: Deadline) -> Callable[[], object]:
         """Copy from the peers' inputs; return what may be written only when all have read."""
+        self.board.wait(ticket, "matched", deadline)
         self._join(each.ready for each in ticket.peers.values())
         write = _move(ticket.call, self.rank, [ticket.peers[r].call for r in sorted(ticket.peers)])
         ticket.finished = self._event()

@@ -1,9 +1,11 @@
 """Exact global top-K across decode-context-parallel (DCP) ranks, in memory you reserved."""
 
 from dcp_comm import errors, sharding
+from dcp_comm.adopt import adopt_nccl
 from dcp_comm.communicator import Communicator
 from dcp_comm.indexer import IndexerBatch, IndexerLimits, SparseIndexer
 from dcp_comm.launch import from_process_group, init
+from dcp_comm.nccl_options import NcclOptions
 from dcp_comm.planning import plan
 from dcp_comm.registry import BackendInfo, list_backends
 from dcp_comm.topk.local import local_topk
@@ -20,9 +22,11 @@ __all__ = [
     "IndexerBatch",
     "IndexerLimits",
     "MergeResult",
+    "NcclOptions",
     "SparseIndexer",
     "TopKMerge",
     "Workspace",
+    "adopt_nccl",
     "errors",
     "from_process_group",
     "init",

@@ -33,8 +33,8 @@ _FAILED = "failed"
 
 T = TypeVar("T")
 
-# A process can bind a port once, and peers may look for the store of a later communicator before
-# rank 0 comes to it: so all communicators of a launch share one store, as long as the process lives.
+# A process can bind a port once, and peers may look for a later communicator before rank 0 gets to
+# it: so all communicators of a launch share one store, for as long as the process lives.
 _served: dict[tuple[str, int], dist.Store] = {}
 
 
@@ -126,14 +126,23 @@ def meet(rendezvous: Rendezvous, stage: str, fields: Mapping[str, object]) -> li
 
     Raises:
         CommTimeout: Says how many of the ranks had joined, and which had not.
-        CommMismatch: Two ranks claim one place, or world sizes differ; on every rank that came.
+        CommMismatch: Two ranks claim one place, or world sizes or fields differ; on every rank that
+            came.
         CommPeerLost: The store went away.
     """
     rank, size, store = rendezvous.rank, rendezvous.size, rendezvous.store
     token = os.urandom(8).hex()
     own = agreement.encode({"rank": rank, "size": size, **fields, "token": token})
     _claim(store, f"{stage}/{rank}", own, rank)
-    return _collect(rendezvous, stage)
+    ranks = _collect(rendezvous, stage)
+    for other, found in enumerate(ranks):
+        if found.keys() != ranks[rank].keys():
+            need = f"{', '.join(ranks[rank])}, as rank {rank} has"
+            remedy = "Install the same version of dcp_comm everywhere"
+            raise CommMismatch(
+                refusal("init", f"rank {other}'s record", ", ".join(found), need, remedy=remedy)
+            )
+    return ranks
 
 
 def tell(rendezvous: Rendezvous, error: BaseException) -> None:
@@ -246,9 +255,9 @@ def _read(store: dist.Store, key: str, rank: int, size: int) -> Fields:
 def _guarded(call: Callable[[], T], what: str) -> T:
     try:
         return call()
-    except RuntimeError as error:
-        if isinstance(error, DcpCommError):
-            raise
+    except DcpCommError:
+        raise
+    except (RuntimeError, ValueError) as error:
         raise CommPeerLost(
-            f"init: {what}: the store is gone: {str(error).splitlines()[0]}"
+            f"init: {what}: the store failed: {str(error).splitlines()[0]}"
         ) from error

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import TracebackType
 
 import torch
 
@@ -54,13 +55,12 @@ class Channel:
         self.ledger = Ledger(backend.size)
         self.latch = Latch()
         self._check_level = settings.check_level(backend.device.type)
-        self._name, self._ranges = name, settings.ranges
-        self._lock, self._busy, self._pid = threading.RLock(), "", os.getpid()
+        self._name, self.ranges = name, settings.ranges
+        self._lock, self.busy, self._pid = threading.RLock(), "", os.getpid()
         self._sequence, self._closed = 0, False
         self._order = StreamOrder()
 
-    @contextmanager
-    def turn(self, what: str) -> Iterator[None]:
+    def turn(self, what: str) -> "_Turn":
         """Hold the communicator for one thread; refuse what cannot be answered any more.
 
         Raises:
@@ -68,32 +68,17 @@ class Channel:
                 a fork of the one that made the communicator.
             DcpCommError: The first cause, if the communicator is dead.
         """
-        if os.getpid() != self._pid:
-            raise CommUsageError(
-                f"{what}: used in a forked child ({self.place}). Make another one there"
-            )
-        self.latch.check()
-        if not self._lock.acquire(blocking=False):
-            raise CommUsageError(
-                f"{what}: another thread is inside this communicator ({self.place}). Take turns"
-            )
-        try:
-            if self._busy:
-                raise CommUsageError(f"{what}: called from within {self._busy} ({self.place})")
-            yield
-        finally:
-            self._lock.release()
+        return _Turn(self, what)
 
     def issue(self, calls: Sequence[Call], stream: torch.cuda.Stream | None) -> None:
         """Issue checked calls as one launch, and count them."""
-        what = " + ".join(dict.fromkeys(call.op for call in calls))
         if self.checks(EVERY_CALL_LEVEL):
             shared = [str(call) for call in calls if call.collective]
             if shared:
                 self.compare("; ".join(shared), len(shared))
-        with self._waiting(what) as deadline:
-            moving = [call for call in calls if not call.empty]
-            if moving:
+        moving = [call for call in calls if not call.empty]
+        if moving:
+            with self._waiting(" + ".join(dict.fromkeys(call.op for call in moving))) as deadline:
                 if stream is not None:
                     self._order.enter(stream)
                 self.backend.issue(moving, stream, deadline)
@@ -104,8 +89,9 @@ class Channel:
 
     def checks(self, level: int) -> bool:
         """Whether calls of this level are compared now; never while a graph is being captured."""
-        capturing = self.place.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        return self._check_level >= level and not capturing
+        if self._check_level < level:
+            return False
+        return self.place.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
 
     def compare(self, text: str, count: int) -> None:
         """Have every rank confirm that it is making the same call.
@@ -169,32 +155,94 @@ class Channel:
         self.ledger.count_control(len(record))
         return records
 
-    @contextmanager
-    def _waiting(self, what: str) -> Iterator[Deadline]:
-        self._busy = what
-        try:
-            with (
-                self.failing(what),
-                span(what, enabled=self._ranges, cuda=self.place.device.type == "cuda"),
-            ):
-                yield Deadline(self.timeout, self.latch)
-        finally:
-            self._busy = ""
+    def _waiting(self, what: str) -> "_Waiting":
+        return _Waiting(self, what)
 
     @contextmanager
     def failing(self, what: str) -> Iterator[None]:
         """Latch on anything that leaves the ranks in doubt about one another."""
         try:
             yield
-        except (CommArgumentError, CommUsageError):
+        except BaseException as error:
+            self.react(what, error)
             raise
-        except DcpCommError as error:
-            if error is self.latch.cause:
-                raise
+
+    def react(self, what: str, error: BaseException) -> None:
+        """Latch dead unless the call was refused before anything was sent; word what is ours.
+
+        Raises:
+            DcpCommError: The first cause, or this error with the rank and the communicator's name.
+        """
+        if isinstance(error, (CommArgumentError, CommUsageError)) or error is self.latch.cause:
+            return
+        if isinstance(error, DcpCommError):
             self.latch.check()
             worded = type(error)(f"{error} ({self.place}, communicator {self._name!r})")
             self.kill(worded)
             raise worded from error
-        except BaseException as error:
-            self.kill(CommClosed(f"{what}: ended by {error!r} ({self.place})"))
-            raise
+        self.kill(CommClosed(f"{what}: ended by {error!r} ({self.place})"))
+
+    def enter(self, what: str) -> None:
+        """The first half of `turn`."""
+        if os.getpid() != self._pid:
+            raise CommUsageError(
+                f"{what}: used in a forked child ({self.place}). Make another one there"
+            )
+        self.latch.check()
+        if not self._lock.acquire(blocking=False):
+            raise CommUsageError(
+                f"{what}: another thread is inside this communicator ({self.place}). Take turns"
+            )
+        if self.busy:
+            self._lock.release()
+            raise CommUsageError(f"{what}: called from within {self.busy} ({self.place})")
+
+    def leave(self) -> None:
+        """The second half of `turn`."""
+        self._lock.release()
+
+
+class _Turn:
+    """What `Channel.turn` returns; a class, because a generator costs more than the rest of it."""
+
+    __slots__ = ("_channel", "_what")
+
+    def __init__(self, channel: Channel, what: str) -> None:
+        self._channel, self._what = channel, what
+
+    def __enter__(self) -> None:
+        self._channel.enter(self._what)
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.leave()
+
+
+class _Waiting:
+    """Around whatever may wait for peers: a deadline, a profiler range, a latch for failures."""
+
+    __slots__ = ("_channel", "_span", "_what")
+
+    def __init__(self, channel: Channel, what: str) -> None:
+        self._channel, self._what = channel, what
+
+    def __enter__(self) -> Deadline:
+        channel = self._channel
+        channel.busy = self._what
+        if channel.ranges:
+            cuda = channel.place.device.type == "cuda"
+            self._span = span(self._what, cuda=cuda)
+            self._span.__enter__()
+        return Deadline(channel.timeout, channel.latch)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        channel = self._channel
+        channel.busy = ""
+        if channel.ranges:
+            self._span.__exit__(None, None, None)
+        if error is not None:
+            channel.react(self._what, error)

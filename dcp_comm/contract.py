@@ -173,9 +173,9 @@ class _Refuse:
             self.unless_plain(argument, tensor)
             if argument != "input":
                 self._unless_writable(argument, tensor)
-        dtypes = {argument: tensor.dtype for argument, tensor in tensors.items()}
-        if len(set(dtypes.values())) > 1:
-            self("output", dtypes["output"], f"the input's dtype {dtypes['input']}")
+        output, input = tensors.get("output"), tensors.get("input")
+        if output is not None and input is not None and output.dtype != input.dtype:
+            self("output", output.dtype, f"the input's dtype {input.dtype}")
 
     def unless_plain(self, argument: str, tensor: object) -> None:
         if not isinstance(tensor, torch.Tensor):

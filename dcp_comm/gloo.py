@@ -38,8 +38,8 @@ _LATE = ("timed out", "timeout")
 def connect(rendezvous: Rendezvous, purpose: str) -> dist.ProcessGroup:
     """Connect the ranks of a rendezvous and return their group.
 
-    Gloo's own timeout lies a second behind the rendezvous': ours speaks first, and gloo then closes
-    the connections of what was abandoned, so that a late peer learns of it.
+    Gloo's own timeout for calls lies a second behind the rendezvous': ours speaks first, and gloo
+    then closes the connections of what was abandoned, so that a late peer learns of it.
 
     Args:
         rendezvous: The ranks, their store, the deadline.
@@ -51,12 +51,16 @@ def connect(rendezvous: Rendezvous, purpose: str) -> dist.ProcessGroup:
     """
     rank, size = rendezvous.rank, rendezvous.size
     store = dist.PrefixStore(purpose, rendezvous.store)
-    native = timedelta(seconds=min(rendezvous.timeout + _GRACE_SECONDS, 86_400.0))
+    patience = timedelta(seconds=min(rendezvous.timeout + _GRACE_SECONDS, 86_400.0))
     what = f"connecting gloo for {purpose}"
+
+    def join() -> dist.ProcessGroupGloo:
+        joined = dist.ProcessGroupGloo(store, rank, size, rendezvous.deadline.native())
+        joined._set_default_timeout(patience)
+        return joined
+
     try:
-        backend = rendezvous.deadline.run(
-            lambda: dist.ProcessGroupGloo(store, rank, size, native), what
-        )
+        backend = rendezvous.deadline.run(join, what)
     except RuntimeError as error:
         raise translate(error, what) from error
     group = dist.ProcessGroup(store, rank, size)
@@ -113,3 +117,4 @@ def _outlive(works: Sequence[dist.Work], group: dist.ProcessGroup) -> None:
     """Hold the group until its works are over."""
     while not all(work.is_completed() for work in works):
         time.sleep(_NAP_SECONDS)
+    del group

@@ -11,6 +11,7 @@
 """
 
 import logging
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Generic, Self, TypeVar
@@ -66,7 +67,7 @@ class NcclBackend(Backend, Generic[H]):
         self.timeout, self.shares, self._owned = timeout, shares, owned
         self._captured = False
         self._watch = Watch(handle, device, timeout, self._give_up)
-        self._ending = Ending(handle, device)
+        self._ending, self._unended = Ending(handle, device), threading.Lock()
 
     @classmethod
     def unavailable(cls) -> str:
@@ -183,14 +184,14 @@ class NcclBackend(Backend, Generic[H]):
 
     def _release(self) -> bool:
         """Stop using the handle; True once, if there is something of ours to end."""
-        handle, self._handle = self._handle, None
+        self._handle = None
         self._watch.stop()
-        return handle is not None and self._owned
+        return self._owned and self._unended.acquire(blocking=False)
 
     def _give_up(self) -> None:
         """What the watch does on a failure: set free the streams that wait for a peer."""
-        handle, self._handle = self._handle, None
-        if handle is not None and self._owned:
+        self._handle = None
+        if self._owned and self._unended.acquire(blocking=False):
             self._ending.begin(lambda: False, 0.0)
 
     def _require_handle(self) -> H:

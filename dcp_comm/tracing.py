@@ -7,11 +7,8 @@ import torch
 
 
 @contextmanager
-def span(name: str, *, enabled: bool, cuda: bool) -> Iterator[None]:
+def span(name: str, *, cuda: bool) -> Iterator[None]:
     """Mark a stretch of host time for torch's profiler, and for NVTX tools on CUDA."""
-    if not enabled:
-        yield
-        return
     with torch.profiler.record_function(name):
         if cuda:
             torch.cuda.nvtx.range_push(name)

@@ -52,7 +52,7 @@ class Process:
     """A process that reports."""
 
     def __init__(self, command: list[str], variables: Mapping[str, str]) -> None:
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             command,
             cwd=ROOT,

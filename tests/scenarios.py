@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,8 +93,8 @@ def mismatches(comm: Communicator) -> Report:
     for name, call in MISMATCHES.items():
         with part_of(comm) as part:
             output = torch.full((4 * part.size,), 7.0)
-            first = failure(lambda call=call, part=part, output=output: call(part, output, odd))
-            again = failure(lambda part=part: gather(part))
+            first = failure(partial(call, part, output, odd))
+            again = failure(partial(gather, part))
             untouched = bool((output == 7).all())
             found[name] = {**first, "again": again["error"], "untouched": untouched}
     return {"found": found}

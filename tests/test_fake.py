@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from dcp_comm.backends.fake import FakeBackend, FakeControl
@@ -50,9 +51,18 @@ def gather(comm: Communicator, count: int = 3, dtype: torch.dtype = torch.float3
     return slots[:, 0].tolist()
 
 
+def reduce(comm: Communicator) -> None:
+    comm.all_reduce(full(comm))
+
+
+def in_turn(comm: Communicator, *calls: Work) -> None:
+    for call in calls:
+        call(comm)
+
+
 MISMATCHES: dict[str, tuple[Work, Work, str, str]] = {
     "operation": (
-        lambda c: c.all_reduce(full(c)),
+        reduce,
         lambda c: c.broadcast(full(c), 0),
         "all_reduce float32 x 3 sum",
         "broadcast float32 x 3 root 0",
@@ -77,14 +87,14 @@ MISMATCHES: dict[str, tuple[Work, Work, str, str]] = {
         "x 3 max",
     ),
     "order": (
-        lambda c: (c.all_reduce(full(c)), gather(c)),
-        lambda c: (gather(c), c.all_reduce(full(c))),
+        lambda c: in_turn(c, reduce, gather),
+        lambda c: in_turn(c, gather, reduce),
         "all_reduce",
         "all_gather_into",
     ),
     "group": (
         lambda c: grouped(c, 2),
-        lambda c: (gather(c), c.all_reduce(full(c))),
+        lambda c: in_turn(c, gather, reduce),
         "all_gather_into",
         "all_reduce",
     ),
@@ -114,7 +124,7 @@ def test_a_mismatch_raises_on_every_rank_naming_both_sides(
         assert f"rank {odd}: " in str(error)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MISMATCHES if kind != "barrier"])
+@pytest.mark.parametrize("kind", sorted(MISMATCHES.keys() - {"barrier", "group"}))
 def test_fingerprints_find_the_same_before_anything_moves(kind: str) -> None:
     usual, other, one, another = MISMATCHES[kind]
     found = errors(lambda comm: (other if comm.rank == 1 else usual)(comm), 3)
@@ -129,9 +139,8 @@ def test_a_mismatch_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         output = torch.full((2, 3), 7.0)
         with pytest.raises(CommMismatch):
             comm.all_gather_into(
-                output if comm.rank else output.int(), full(comm, dtype=output.dtype)
-                if comm.rank
-                else full(comm).int(),
+                output if comm.rank else output.int(),
+                full(comm, dtype=output.dtype) if comm.rank else full(comm).int(),
             )
         return bool((output == 7).all())
 
@@ -330,9 +339,8 @@ def test_a_rank_sees_data_of_the_time_of_its_call() -> None:
 
 
 def test_it_cannot_join_processes() -> None:
-    meeting = Rendezvous(
-        0, 2, None, "world", torch.device("cpu"), 1.0, Deadline(1.0)  # type: ignore[arg-type]
-    )
-    for kind in (FakeBackend, FakeControl):
+    device, store = torch.device("cpu"), dist.HashStore()
+    meeting = Rendezvous(0, 2, store, "world", device, 1.0, Deadline(1.0))
+    for connect in (FakeBackend.connect, FakeControl.connect):
         with pytest.raises(BackendUnavailable, match="run_ranks"):
-            kind.connect(meeting)  # type: ignore[attr-defined]
+            connect(meeting)

@@ -112,7 +112,7 @@ def test_a_program_does_what_its_model_does(size: int, program: list[Step], seed
         memory = torch.from_numpy(start[comm.rank].copy())
         for step in program:
             perform(comm, memory, step)
-        return memory.tolist()  # type: ignore[no-any-return]
+        return memory.tolist()
 
     wanted = start
     for step in program:

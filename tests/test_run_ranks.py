@@ -1,4 +1,4 @@
-"""run_ranks: results in rank order, the error that counts, the caller's modes, a bound on it all."""
+"""run_ranks: results in rank order, the error that counts, the caller's modes, a bound on all."""
 
 import threading
 import time
@@ -33,7 +33,7 @@ def test_results_stand_in_rank_order(size: int) -> None:
 
 @pytest.mark.parametrize("size", [0, -1, True, 2.0, "2", None])
 def test_a_bad_size_is_refused(size: object) -> None:
-    with pytest.raises(CommArgumentError, match="run_ranks: size: got .*, need a whole number"):
+    with pytest.raises(CommArgumentError, match=r"run_ranks: size: got .*, need a whole number"):
         run_ranks(gather, size)  # type: ignore[arg-type]
 
 

@@ -25,7 +25,7 @@ from dcp_comm.errors import (
     DcpCommError,
 )
 
-COMMANDS = ("demo", "doctor", "plan")
+COMMANDS = ("bench", "demo", "doctor", "plan", "verify")
 
 FAILED, USAGE, UNAVAILABLE = 1, 2, 3
 

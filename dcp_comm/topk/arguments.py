@@ -33,10 +33,10 @@ class Refuse:
         if not any(type(value) is type(each) and value == each for each in legal):
             raise self(argument, repr(value), "one of " + ", ".join(map(repr, legal)))
 
-    def unless_none(self, argument: str, value: object) -> None:
-        """Nothing."""
+    def unless_none(self, argument: str, value: object, use: str) -> None:
+        """Nothing, since it would be of no use here."""
         if value is not None:
-            raise self(argument, repr(value), "None")
+            raise self(argument, f"a {type(value).__name__}", f"None, as it is for {use}")
 
     def unless_tensor(
         self,

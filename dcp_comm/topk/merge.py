@@ -249,8 +249,8 @@ class TopKMerge:
         """Return how local positions become slots, if they do."""
         if self._problem.output == "slots":
             return BlockTable.checked(refuse, rows, pages, requests, self._page_size)
-        refuse.unless_none("block_table", pages)
-        refuse.unless_none("request_ids", requests)
+        refuse.unless_none("block_table", pages, "output 'slots'")
+        refuse.unless_none("request_ids", requests, "output 'slots'")
         return None
 
     def _scratch(

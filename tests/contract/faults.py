@@ -193,7 +193,7 @@ class Deaf(Control):
 def neighbours(tensor: Tensor) -> Tensor:
     """A tensor's bytes and one on either side."""
     storage = tensor.untyped_storage()
-    whole = torch.empty(0, dtype=torch.uint8).set_(storage)  # type: ignore[call-overload]
+    whole = torch.empty(0, dtype=torch.uint8).set_(storage)
     first = tensor.storage_offset() * tensor.element_size()
     return whole[max(0, first - 1) : first + tensor.nbytes + 1]
 

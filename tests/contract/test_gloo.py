@@ -1,6 +1,5 @@
 """The rules over gloo: real processes, one store, one class a kind and size."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -53,7 +53,7 @@ def main(path: str) -> None:
         "join": why_no_communicator(nccl, unique_id),
         "loaded": loaded(),
     }
-    print(json.dumps(answers))
+    sys.stdout.write(json.dumps(answers))
 
 
 if __name__ == "__main__":

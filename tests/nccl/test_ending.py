@@ -23,6 +23,14 @@ def connect(gpu: torch.device, *, share: bool = False) -> PyNcclBackend:
     return PyNcclBackend.connect(Rendezvous(0, 2, store, "w", gpu, 5.0, deadline, None, options))
 
 
+def send(backend: PyNcclBackend, *, done: bool = True) -> None:
+    """Make a call whose work on the GPU is done, or never will be."""
+    stream, tensor = Stream(), torch.zeros(4)
+    stream.event.done = done
+    call = Call("send", tensor, tensor, peer=1)
+    backend.issue([call], stream, Deadline(1.0))  # type: ignore[arg-type]
+
+
 def endings(library: Stub) -> list[str]:
     """Which of the two functions that end a communicator were called."""
     return [name for name in library.names if name in ("ncclCommDestroy", "ncclCommAbort")]
@@ -48,25 +56,23 @@ def test_captured_calls_are_named_as_what_holds_it(
     stub: Callable[[int], Stub], gpu: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = stub(22809)
-    backend, tensor = connect(gpu), torch.zeros(4)
+    backend = connect(gpu)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    stream: torch.cuda.Stream = Stream()  # type: ignore[assignment]
-    backend.issue([Call("send", tensor, tensor, peer=1)], stream, Deadline(1.0))
+    send(backend)
     library.hang("ncclCommDestroy")
     with pytest.raises(CommTimeout, match=r"a CUDA graph that holds them is alive\. Delete it"):
         backend.close(Deadline(0.3))
 
 
 def test_work_that_does_not_end_is_aborted_before_the_timeout(
-    stub: Callable[[int], Stub], gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+    stub: Callable[[int], Stub], gpu: torch.device
 ) -> None:
     library = stub(22809)
     backend = connect(gpu)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: time.sleep(1.5))
+    send(backend, done=False)
     started = time.monotonic()
     backend.close(Deadline(0.5))
     assert 0.3 < time.monotonic() - started < 0.5
-    time.sleep(1.5)
     assert endings(library) == ["ncclCommAbort"]
 
 
@@ -94,11 +100,11 @@ def test_a_shared_communicator_without_work_is_destroyed_instead_of_aborted(
 
 
 def test_a_shared_communicator_whose_work_is_stuck_is_aborted_after_a_second(
-    stub: Callable[[int], Stub], gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+    stub: Callable[[int], Stub], gpu: torch.device
 ) -> None:
     library = stub(22809)
     backend = connect(gpu, share=True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: time.sleep(3))
+    send(backend, done=False)
     backend.abort()
     assert Deadline(2.0).poll(lambda: endings(library) == ["ncclCommAbort"])
 
@@ -106,12 +112,10 @@ def test_a_shared_communicator_whose_work_is_stuck_is_aborted_after_a_second(
 def test_nothing_is_destroyed_under_a_call(stub: Callable[[int], Stub], gpu: torch.device) -> None:
     """Close from another thread waits for the call, and aborts if that does not return."""
     library = stub(22809)
-    backend, tensor = connect(gpu), torch.zeros(4)
+    backend = connect(gpu)
     library.hang("ncclSend")
-    stream: torch.cuda.Stream = Stream()  # type: ignore[assignment]
-    call = Call("send", tensor, tensor, peer=1)
     with pytest.raises(CommTimeout):
-        Deadline(0.1).run(lambda: backend.issue([call], stream, Deadline(1.0)), "a thread")
+        Deadline(0.1).run(lambda: send(backend), "a thread")
     backend.close(Deadline(0.5))
     assert endings(library) == ["ncclCommAbort"]
     library.release()

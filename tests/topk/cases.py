@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ T = TypeVar("T")
 HUGE = 3e38
 GUARD = 3
 PAGE = 4
+PAGED = MergeOptions(page_size=PAGE)
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Case:
     longest: int | None = None
     rounds: int = 0
     strategy: str = "auto"
-    options: MergeOptions | None = None
+    options: MergeOptions = PAGED
     device: str = "cpu"
     seed: int = 0
 
@@ -199,7 +200,7 @@ def merge_columns(comm: Communicator, case: Case, columns: list[torch.Tensor]) -
     counts = torch.full_like(wide[:, 0], 77)
     certified = torch.ones_like(counts, dtype=torch.bool)
     out = MergeResult(wide[:, : case.k], counts, certified)
-    tables = {}
+    tables: dict[str, Any] = {}
     if case.output == "slots":
         pages, requests = (torch.from_numpy(each) for each in case.block_table(comm.rank))
         tables["block_table"] = strided(pages.int().to(comm.device))

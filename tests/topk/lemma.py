@@ -30,8 +30,8 @@ def sizes(k: int, size: int, block: int) -> Sizes:
 
 def splitters(keys: Ints, block: int) -> Ints:
     """Every block-th key, and the last one."""
-    ends = [*range(block, len(keys), block), len(keys)]
-    return keys[np.array(ends) - 1]
+    found: Ints = keys[[*range(block - 1, len(keys) - 1, block), len(keys) - 1]]
+    return found
 
 
 def splitter_x(lists: Sequence[Ints], block: int, settled: int) -> float:
@@ -67,7 +67,7 @@ def tiers(rng: np.random.Generator, k: int, *counts: Sequence[int]) -> list[Ints
 
 
 def spread(rng: np.random.Generator, total: int, size: int, most: int, others: int) -> list[int]:
-    """Numbers that sum to total: the first at most ``most`` and not 0, the others at most theirs."""
+    """Numbers that sum to total: the first at most ``most`` and not 0, each other ``others``."""
     counts = [min(1, total)] + [0] * (size - 1)
     limits = [most] + [others] * (size - 1)
     for _ in range(total - sum(counts)):

@@ -1,7 +1,5 @@
 """The block-splitter lemma: its claims, its bounds and its sizes, and the primitives against it."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,16 @@ from tests.topk.lemma import WORST, sizes, splitter_x, splitters, tiers, winners
 
 SHAPES = [
     *((2048, 2, 32), (2048, 4, 32), (2048, 8, 16), (1000, 5, 16), (2051, 3, 32), (2044, 8, 16)),
-    *((37, 3, 4), (37, 8, 2), (12, 3, 4), (12, 2, 12), (12, 4, 1), (10, 8, 7), (5, 1, 2), (1, 4, 1)),
+    *(
+        (37, 3, 4),
+        (37, 8, 2),
+        (12, 3, 4),
+        (12, 2, 12),
+        (12, 4, 1),
+        (10, 8, 7),
+        (5, 1, 2),
+        (1, 4, 1),
+    ),
 ]
 
 

@@ -8,18 +8,20 @@ import numpy as np
 from dcp_comm.communicator import Communicator
 from dcp_comm.testing import run_ranks
 from dcp_comm.topk.options import MergeOptions
-from tests.topk.cases import PAGE, Case, Outcome, check_outcomes, columns_of, merge_columns
+from tests.topk.cases import PAGED, Case, Outcome, check_outcomes, columns_of, merge_columns
 
-Variant = tuple[str, MergeOptions | None]
+Variant = tuple[str, MergeOptions]
 
 
 def variants(output: str, k: int) -> Iterator[Variant]:
     """What can merge for this output; blocks at both ends, an odd one and the default."""
-    yield from (("gather", None), ("owner", None), ("auto", None))
-    if output != "global":
-        yield from (("splitter", MergeOptions(transport=each)) for each in ("all", "owner"))
-        for block in sorted({1, min(3, k), k}):
-            yield "splitter", MergeOptions("owner" if block == 1 else "all", block)
+    yield from (("gather", PAGED), ("owner", PAGED), ("auto", PAGED))
+    if output == "global":
+        return
+    for transport in ("all", "owner"):
+        yield "splitter", replace(PAGED, transport=transport)
+    for block in sorted({1, min(3, k), k}):
+        yield "splitter", replace(PAGED, transport="owner" if block == 1 else "all", block=block)
 
 
 def check_variants(case: Case) -> int:
@@ -38,9 +40,8 @@ def check_variants(case: Case) -> int:
 
 def merges_on_a_rank(comm: Communicator, case: Case, chosen: list[Variant]) -> list[Outcome]:
     """Merge the same rows by one variant after another."""
-    columns, outcomes = columns_of(case, comm), []
-    for strategy, options in chosen:
-        paged = replace(options or MergeOptions(), page_size=PAGE)
-        variant = replace(case, strategy=strategy, options=paged)
-        outcomes.append(merge_columns(comm, variant, columns))
-    return outcomes
+    columns = columns_of(case, comm)
+    return [
+        merge_columns(comm, replace(case, strategy=strategy, options=options), columns)
+        for strategy, options in chosen
+    ]

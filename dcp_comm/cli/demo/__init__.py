@@ -17,7 +17,7 @@ from dcp_comm.cli.demo.relaunch import is_launched, relaunch
 from dcp_comm.cli.options import UsageError, fraction, whole
 from dcp_comm.cli.table import as_json
 from dcp_comm.launch import init
-from dcp_comm.registry import require_known
+from dcp_comm.registry import load, require_known
 from dcp_comm.settings import Settings
 
 _RANKS = 4
@@ -93,7 +93,7 @@ def _be_a_rank(options: Options, arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"--ranks: the launcher started {size}; start at least 2, and leave --ranks out"
         )
-    with init(arguments.backend, timeout=_TIMEOUT) as comm:
+    with init(arguments.backend, _device(arguments.backend), timeout=_TIMEOUT) as comm:
         outcome = perform(comm, options, _progress(speaks=comm.rank == 0))
         if comm.rank == 0:
             print(as_json(report.as_fields(outcome)) if arguments.json else report.as_text(outcome))
@@ -101,6 +101,12 @@ def _be_a_rank(options: Options, arguments: argparse.Namespace) -> int:
             sys.stdout.flush()
         comm.barrier()
     return 1 if outcome.failures else 0
+
+
+def _device(backend: str) -> str | None:
+    """Return the CPU, so that any machine will do; None, the rank's GPU, for a backend without."""
+    on_cpu = backend == "auto" or "cpu" in load(backend).capabilities.devices
+    return "cpu" if on_cpu else None
 
 
 def _progress(*, speaks: bool) -> Progress:

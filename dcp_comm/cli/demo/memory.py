@@ -57,15 +57,13 @@ class Memory:
     """What the exchange of both merges took, in bytes a rank.
 
     Attributes:
-        cap: What could be had.
-        reserved: What the workspace holds, all of it before the first row.
+        reserved: What the workspace holds before the first row, and the cap of both.
         used: What ours took from the allocator by its end.
         published: What the published merge takes without a cap.
         failure: How it ended under the cap; empty if it did not fail.
         same: Whether it selects the same as ours where it has the memory.
     """
 
-    cap: int
     reserved: int
     used: int
     published: int
@@ -75,11 +73,10 @@ class Memory:
 
 def compare(setup: Setup, budget: Budget, candidates: Sequence[Candidates], ours: Tensor) -> Memory:
     """Run the published merge under ours' cap, then without; ours has run on ``budget``."""
-    cap = setup.workspace.nbytes
-    failure = _failure(lambda: published_merge(setup, candidates, Budget(cap).floats))
-    free = Budget()
+    capped, free = Budget(setup.workspace.nbytes), Budget()
+    failure = _failure(lambda: published_merge(setup, candidates, capped.floats))
     same = torch.equal(published_merge(setup, candidates, free.floats), ours)
-    return Memory(cap, setup.workspace.nbytes, budget.given, free.given, failure, same)
+    return Memory(setup.workspace.nbytes, budget.given, free.given, failure, same)
 
 
 def _failure(attempt: Callable[[], object]) -> str:

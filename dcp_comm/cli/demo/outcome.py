@@ -104,11 +104,11 @@ class Outcome:
     @property
     def failures(self) -> list[str]:
         """What is not as it must be; empty where all is well."""
-        wrong = [
-            f"{verdict.rows:,} of {self.run.rows:,} rows differ on input {name}"
-            for name, verdict in self.exactness.ours.items()
-            if verdict.rows
-        ]
+        ours = self.exactness.ours.items()
+        differ = [f"{verdict.rows:,} on {name}" for name, verdict in ours if verdict.rows]
+        wrong = []
+        if differ:
+            wrong.append(f"rows that differ, of {self.run.rows:,}: {', '.join(differ)}")
         if self.options.broken and not wrong:
             wrong.append("the mistake is in, but no row shows it: take more rows or more text")
         if not self.run.whole_scores:

@@ -13,6 +13,9 @@ from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+_QUIET = "ignore:Failed to initialize NumPy:UserWarning"
+"""torch says so at import where NumPy is not installed; nothing here needs it."""
+
 
 def is_launched() -> bool:
     """Return whether torchrun started this process."""
@@ -26,6 +29,7 @@ def relaunch(words: Sequence[str], ranks: int) -> int:
     """
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("PYTHONWARNINGS", _QUIET)
     logging.disable(logging.CRITICAL)
     try:
         run.main([*_launcher_options(ranks), "-m", "dcp_comm", *words])

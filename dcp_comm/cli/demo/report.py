@@ -61,7 +61,7 @@ def _memory(outcome: Outcome) -> Iterable[str]:
     p, rows, chunk = run.ranks, run.rows, run.chunk_rows
     published = f"(1 + 2 x {p}) x 8 x {rows:,} rows x {k:,}", (1 + 2 * p) * 8 * rows * k
     ours = f"{p} x 8 x {chunk:,} rows x {k:,}", p * 8 * chunk * k
-    yield f"1. Memory: the exchange, under an allocator capped at {memory.cap:,} bytes a rank"
+    yield f"1. Memory: the exchange, under an allocator capped at {memory.reserved:,} bytes a rank"
     yield ""
     yield from _table(
         ("", "formula", "in bytes", "taken"),
@@ -89,7 +89,7 @@ def _exactness(outcome: Outcome) -> Iterable[str]:
     for given in INPUTS:
         yield f"  {given.name:<9}{given.note}"
     yield f"  {outcome.run.rows:,} rows each; a swapped token counts once; ours: order too"
-    yield "  Most mistakes still find the needle: that a needle is found proves little."
+    yield "  Most mistakes still find the needle or most of it: that it is found proves little."
 
 
 def _comparison(each: Comparison) -> tuple[str, ...]:

@@ -1,0 +1,163 @@
+"""Time collectives through every backend, eager and replayed from a CUDA graph.
+
+Starts itself under torchrun; or joins the launch that it is part of, on any number of machines:
+``torchrun --nproc-per-node 4 -m dcp_comm bench collectives``. Prints the columns of nccl-tests; on
+GPUs also for how long one call holds the host, beside torch.distributed's own call.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import torch
+import torch.distributed as dist
+
+from dcp_comm.cli import sharing
+from dcp_comm.cli.collectives import (
+    PLACES,
+    Timing,
+    enqueue_time,
+    sizes,
+    small_gather,
+    time_call,
+)
+from dcp_comm.cli.demo.relaunch import is_launched, relaunch
+from dcp_comm.cli.options import UsageError, whole
+from dcp_comm.cli.table import as_json, size, table
+from dcp_comm.communicator import Communicator
+from dcp_comm.launch import from_process_group, init
+from dcp_comm.registry import BUILT_IN, list_backends
+
+_RANKS = 2
+_ITSELF = "torch.distributed itself"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("what", choices=("collectives",), help="what to time")
+    add("--backends", metavar="NAMES", help="only these, by comma (default: all that work here)")
+    add("--ops", metavar="NAMES", default=",".join(PLACES), help="only these, by comma")
+    add("--min-bytes", type=whole(4), default=1 << 10, metavar="N", help="smallest (default 1 KiB)")
+    add("--max-bytes", type=whole(4), default=1 << 24, metavar="N", help="largest (default 16 MiB)")
+    add("--calls", type=whole(1), default=20, metavar="N", help="calls a timing (default 20)")
+    add("--ranks", type=whole(1, 64), metavar="N", help=f"ranks to start (default: {_RANKS})")
+    add("--device", choices=("cpu", "cuda"), help="default: GPUs where there are any")
+    add("--json", action="store_true", help="print JSON")
+    sharing.add_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Start the ranks; or be one of them, and report if it is rank 0."""
+    for name in arguments.ops.split(","):
+        if name not in PLACES:
+            raise UsageError(f"--ops: {name!r} is none of {', '.join(PLACES)}")
+    if not is_launched():
+        return relaunch(arguments.argv, arguments.ranks or _RANKS)
+    if arguments.share_gpus:
+        sharing.share_gpus()
+    on_gpu = torch.cuda.is_available() and arguments.device != "cpu"
+    device = _device() if on_gpu else torch.device("cpu")
+    names = _backends(arguments.backends, device)
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    try:
+        _measure(arguments, names, device)
+    finally:
+        dist.destroy_process_group()
+    return 0
+
+
+def _measure(arguments: argparse.Namespace, names: list[str], device: torch.device) -> None:
+    timings: list[Timing] = []
+    costs: dict[str, float] = {}
+    for name in names:
+        with _connect(name, device) as comm:
+            comm.prepare(arguments.max_bytes)
+            timings += _timings(arguments, comm)
+            costs |= _host_costs(comm)
+            footprint = comm.footprint.nbytes
+        if os.environ["RANK"] == "0" and not arguments.json:
+            print(f"{name}: {size(footprint)} of GPU memory beside torch's allocator", flush=True)
+    if os.environ["RANK"] == "0":
+        note = sharing.NOTE if arguments.share_gpus else ""
+        print(_as_json(timings, costs, note) if arguments.json else _text(timings, costs, note))
+
+
+def _device() -> torch.device:
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _backends(asked: str | None, device: torch.device) -> list[str]:
+    """The named ones, or all of ours that move this device's tensors and work here."""
+    if asked:
+        return asked.split(",")
+    return [
+        info.name
+        for info in list_backends()
+        if info.available
+        and info.name in BUILT_IN
+        and info.name != "fake"
+        and info.capabilities is not None
+        and device.type in info.capabilities.devices
+    ]
+
+
+def _connect(name: str, device: torch.device) -> Communicator:
+    """Ride on torch's group for "torch", so that both costs are of one communicator."""
+    if name == "torch":
+        return from_process_group(None, name, device)
+    return init(name, device, name=f"bench {name}")
+
+
+def _timings(arguments: argparse.Namespace, comm: Communicator) -> Iterator[Timing]:
+    modes = ("eager", "graph") if comm.device.type == "cuda" else ("eager",)
+    for op in arguments.ops.split(","):
+        for place in PLACES[op]:
+            for mode in modes:
+                for nbytes in sizes(arguments.min_bytes, arguments.max_bytes):
+                    yield time_call(comm, op, nbytes, place, mode, arguments.calls)
+
+
+def _host_costs(comm: Communicator) -> dict[str, float]:
+    """Microseconds that a checked gather of 32 bytes a rank holds the host; none on CPU."""
+    if comm.device.type != "cuda":
+        return {}
+    output, input = small_gather(comm)
+    costs = {comm.backend: enqueue_time(lambda: comm.all_gather_into(output, input))}
+    if comm.backend == "torch":
+        # The name that torch 2.13 gave it, or the one of before.
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        flat = output.view(-1)
+        costs[_ITSELF] = enqueue_time(lambda: gather(flat, input))
+    return costs
+
+
+def _text(timings: list[Timing], costs: dict[str, float], note: str) -> str:
+    rows = [
+        (
+            each.op,
+            each.backend,
+            each.mode,
+            each.place,
+            f"{each.size}",
+            f"{each.count}",
+            each.type,
+            f"{each.time:.1f}",
+            f"{each.algbw:.2f}",
+            f"{each.busbw:.2f}",
+        )
+        for each in timings
+    ]
+    units = ("size (B)", "count", "type", "time (us)", "algbw (GB/s)", "busbw (GB/s)")
+    parts = [note, table(("op", "backend", "mode", "place", *units), rows, left=4)]
+    if costs:
+        held = [(name, f"{cost:.1f}") for name, cost in costs.items()]
+        parts.append(table(("all_gather_into of 32 bytes holds the host", "us"), held))
+    return "\n\n".join(filter(None, parts))
+
+
+def _as_json(timings: list[Timing], costs: dict[str, float], note: str) -> str:
+    return as_json({"note": note, "timings": [asdict(t) for t in timings], "host_us": costs})

@@ -1,0 +1,201 @@
+"""Ranks as processes that share a GPU: ``python -m tests.nccl.on_gpu SCENARIO BACKEND``."""
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+import dcp_comm as dc
+from dcp_comm.communicator import Communicator
+from dcp_comm.errors import DcpCommError
+from tests.nccl.parts import PARTS, Calls, captured, merges_are_exact
+from tests.processes import Process, free_port, launcher_variables, report
+
+TIMEOUT = 6.0
+
+
+def shared_gpu(rank: int) -> dict[str, str]:
+    """What makes NCCL take every rank for a host of its own, all on the first GPU."""
+    return {
+        "LOCAL_RANK": "0",
+        "NCCL_HOSTID": f"rank-{rank}",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_IB_DISABLE": "1",
+    }
+
+
+@contextmanager
+def ranks(scenario: str, backend: str, size: int) -> Iterator[list[Process]]:
+    """Start every rank of a scenario; kill what is left at the end."""
+    port = free_port()
+    command = [sys.executable, "-m", "tests.nccl.on_gpu", scenario, backend]
+    started = [
+        Process(command, {**launcher_variables(rank, size, port), **shared_gpu(rank)})
+        for rank in range(size)
+    ]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.end()
+
+
+def attempt(name: str, call: Callable[[], object]) -> None:
+    """Report what a call returns or how it fails, and how long that took."""
+    started = time.monotonic()
+    try:
+        facts: object = call()
+    except Exception as error:
+        facts = {"error": type(error).__name__, "text": str(error), "trace": traceback.format_exc()}
+    report(name=name, facts=facts, seconds=time.monotonic() - started)
+
+
+def parts(backend: str) -> None:
+    """Every part on one communicator, beside torch's own nccl group."""
+    torch.cuda.set_device(0)
+    dist.init_process_group("nccl")
+    dist.all_reduce(torch.ones(1, device="cuda"))
+    with dc.from_process_group(None, backend) as comm:
+        for name, part in PARTS.items():
+            attempt(name, lambda part=part: part(comm))  # type: ignore[misc]
+            torch.cuda.synchronize()
+    dist.destroy_process_group()
+
+
+def adopts(_: str) -> None:
+    """A communicator of torch's, one of CuPy's and one of ours, each adopted and left alone."""
+    torch.cuda.set_device(0)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
+    group = dist.group.WORLD
+    dist.all_reduce(torch.ones(1, device="cuda"))
+
+    def adopt(pointer: object, **more: object) -> object:
+        with dc.adopt_nccl(pointer, rank, size, "cuda", **more) as comm:  # type: ignore[arg-type]
+            facts = merges_are_exact(comm)
+            calls = Calls(comm, 9)
+            calls.fill(1)
+            calls.make()
+            return {**facts, "calls": int(calls.wrong(1)), "name": comm.name}
+
+    attempt("torch's group", lambda: adopt(group))
+    with dc.from_process_group(None, "pynccl") as lender:
+        handle = lender._channel.backend._handle  # type: ignore[attr-defined]
+        attempt("an address", lambda: adopt(handle.comm))
+        attempt("the lender lives", lambda: calls_of(lender))
+    if "cupy" in {info.name for info in dc.list_backends() if info.available}:
+        with dc.from_process_group(None, "cupy") as lender:
+            handle = lender._channel.backend._handle  # type: ignore[attr-defined]
+            attempt("an object with .comm", lambda: adopt(handle.comm))
+    total = torch.ones(3, device="cuda")
+    dist.all_reduce(total)
+    report(name="torch's group lives", facts={"total": total.tolist()}, seconds=0.0)
+    dist.destroy_process_group()
+
+
+def calls_of(comm: Communicator) -> object:
+    """All calls once; how many were wrong."""
+    calls = Calls(comm, 9)
+    calls.fill(2)
+    calls.make()
+    return {"wrong": int(calls.wrong(2))}
+
+
+def live_graph(backend: str) -> None:
+    """Close while a captured graph lives; delete it; end."""
+    comm = dc.init(backend, timeout=TIMEOUT)
+    torch.cuda.set_device(comm.device)
+    calls = Calls(comm, 9)
+    calls.fill(0)
+    calls.make()
+    graph = captured(calls.make)
+    graph.replay()
+    torch.cuda.synchronize()
+    ending = comm._channel.backend._ending  # type: ignore[attr-defined]
+    attempt("close", lambda: comm.close(timeout=2.0))
+    ended = ending._ended.is_set()
+    if int(os.environ["RANK"]) == 0:
+        del graph, calls
+        torch.cuda.synchronize()
+        attempt("after the graph", lambda: ending._ended.wait(10.0))
+    report(name="ended", facts={"at close": ended, "later": ending._ended.is_set()}, seconds=0.0)
+
+
+def lost_peer(comm: Communicator, work: Callable[[], object]) -> None:
+    """Rank 1 of 3 kills itself after a while; the others report when they were told."""
+    ended = time.monotonic() + 60
+    turns = 0
+    try:
+        while time.monotonic() < ended:
+            work()
+            torch.cuda.synchronize()
+            turns += 1
+            if turns == 20 and comm.rank == 1:
+                report(name="dies", facts=None, seconds=0.0)
+                os.kill(os.getpid(), signal.SIGKILL)
+            comm.check()
+    except DcpCommError as error:
+        facts = {"error": type(error).__name__, "text": str(error), "turns": turns}
+        report(name="told", facts=facts, seconds=0.0)
+    started = time.monotonic()
+    comm.close(timeout=2.0)
+    report(name="closed", facts=None, seconds=time.monotonic() - started)
+
+
+def killed_eager(backend: str) -> None:
+    """In a gather."""
+    comm = dc.init(backend, timeout=TIMEOUT)
+    torch.cuda.set_device(comm.device)
+    slots = torch.zeros(comm.size, 1 << 16, device=comm.device)
+    lost_peer(comm, lambda: comm.all_gather_into(slots, slots[comm.rank]))
+
+
+def killed_replay(backend: str) -> None:
+    """In the replay of a graph."""
+    comm = dc.init(backend, timeout=TIMEOUT)
+    torch.cuda.set_device(comm.device)
+    slots = torch.zeros(comm.size, 1 << 16, device=comm.device)
+    comm.all_gather_into(slots, slots[comm.rank])
+    graph = captured(lambda: comm.all_gather_into(slots, slots[comm.rank]))
+    lost_peer(comm, graph.replay)
+
+
+def absent(backend: str) -> None:
+    """Rank 1 never makes the call that rank 0 waits for."""
+    comm = dc.init(backend, timeout=TIMEOUT)
+    torch.cuda.set_device(comm.device)
+    comm.prepare(1 << 10)
+    total = torch.zeros(4, device=comm.device)
+    if comm.rank == 0:
+        comm.all_reduce(total)
+        started = time.monotonic()
+        torch.cuda.synchronize()
+        report(name="set free", facts=None, seconds=time.monotonic() - started)
+        attempt("check", comm.check)
+        attempt("next", lambda: comm.all_reduce(total))
+    else:
+        time.sleep(2 * TIMEOUT)
+    attempt("close", lambda: comm.close(timeout=2.0))
+
+
+def no_close(backend: str) -> None:
+    """End without closing anything."""
+    comm = dc.init(backend, timeout=TIMEOUT)
+    torch.cuda.set_device(comm.device)
+    attempt("calls", lambda: calls_of(comm))
+
+
+def two_on_one_gpu(backend: str) -> None:
+    """Without host ids of their own."""
+    os.environ.pop("NCCL_HOSTID")
+    attempt("init", lambda: dc.init(backend, timeout=TIMEOUT, init_timeout=20.0))
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](sys.argv[2])

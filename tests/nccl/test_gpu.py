@@ -1,0 +1,150 @@
+"""What holds on a GPU beyond the contract: graphs, streams, neighbours, adoption, lost peers."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from tests.nccl.on_gpu import TIMEOUT, ranks
+from tests.nccl.parts import PARTS
+from tests.processes import Report
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+
+BACKENDS = [
+    "pynccl",
+    pytest.param("cupy", marks=pytest.mark.skipif(find_spec("cupy") is None, reason="no CuPy")),
+    "torch",
+]
+OWN = BACKENDS[:2]
+SIGKILLED = -9
+
+
+def told(scenario: str, backend: str, size: int, seconds: float = 200.0) -> list[list[Report]]:
+    """All reports of every rank, which must all end well."""
+    with ranks(scenario, backend, size) as processes:
+        reports = [process.rest(seconds) for process in processes]
+        for process in processes:
+            assert process.wait(30) == 0, process.errors()
+        return reports
+
+
+def named(reports: list[Report], name: str) -> Any:
+    """The facts of one report."""
+    found = [each["facts"] for each in reports if each["name"] == name]
+    assert len(found) == 1, f"{name} in {[each['name'] for each in reports]}"
+    return found[0]
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def on_each_rank(request: pytest.FixtureRequest) -> dict[str, list[Any]]:
+    """The facts of every part, rank by rank, from one run of 4 ranks."""
+    reports = told("parts", request.param, 4)
+    return {name: [named(each, name) for each in reports] for name in PARTS}
+
+
+def test_merges_are_exact(on_each_rank: dict[str, list[Any]]) -> None:
+    for facts in on_each_rank["merges_are_exact"]:
+        assert facts == dict.fromkeys(facts, 0)
+
+
+def test_every_collective_replays_with_changing_input(on_each_rank: dict[str, list[Any]]) -> None:
+    assert on_each_rank["graphs_replay"] == [{"eager": 0, "replayed": 0}] * 4
+
+
+def test_a_gather_replays_a_thousand_times(on_each_rank: dict[str, list[Any]]) -> None:
+    assert on_each_rank["a_gather_replays_a_thousand_times"] == [{"wrong": 0}] * 4
+
+
+def test_two_sizes_share_a_pool(on_each_rank: dict[str, list[Any]]) -> None:
+    assert on_each_rank["two_sizes_share_a_pool"] == [{"wrong": 0}] * 4
+
+
+def test_a_whole_merge_replays(on_each_rank: dict[str, list[Any]]) -> None:
+    assert on_each_rank["a_merge_replays"] == [{"eager": 0, "replayed": 0}] * 4
+
+
+def test_a_warm_gather_allocates_nothing(on_each_rank: dict[str, list[Any]]) -> None:
+    """The host waits neither there nor in a whole merge: the part would have failed."""
+    for facts in on_each_rank["a_warm_merge_allocates_and_waits_for_nothing"]:
+        assert facts["gather"] == 0
+
+
+def test_streams_without_an_order_are_ordered(on_each_rank: dict[str, list[Any]]) -> None:
+    for facts in on_each_rank["streams_without_an_order_are_ordered"]:
+        assert facts["values"] == facts["wanted"]
+
+
+def test_neighbours_take_turns(on_each_rank: dict[str, list[Any]]) -> None:
+    for facts in on_each_rank["neighbours_take_turns"]:
+        assert facts == dict.fromkeys(facts, True)
+
+
+def test_parts_come_and_go(on_each_rank: dict[str, list[Any]]) -> None:
+    for facts in on_each_rank["parts_share_and_come_and_go"]:
+        assert facts["wrong"] == 0
+
+
+def test_preparing_twice_is_no_dearer(on_each_rank: dict[str, list[Any]]) -> None:
+    """Up to what other processes of this GPU take meanwhile: a few MiB."""
+    for facts in on_each_rank["preparing_costs"]:
+        assert facts["again"]["prepare"] - facts["first"]["prepare"] < 64 << 20
+        assert "MiB of cuda:0" in facts["report"]
+
+
+def test_adopted_communicators_work_and_live_on() -> None:
+    for rank, reports in enumerate(told("adopts", "-", 4)):
+        for each in reports[:-1]:
+            counts = {k: v for k, v in each["facts"].items() if k != "name"}
+            assert counts == dict.fromkeys(counts, 0), f"rank {rank}: {each}"
+        assert named(reports, "torch's group lives") == {"total": [4.0] * 3}
+
+
+@pytest.mark.parametrize("backend", OWN)
+def test_close_returns_while_a_captured_graph_lives(backend: str) -> None:
+    reports = told("live_graph", backend, 2)
+    for each in reports:
+        closing = next(report for report in each if report["name"] == "close")
+        assert closing["facts"] is None
+        assert closing["seconds"] < 2.5
+    assert named(reports[0], "ended") == {"at close": False, "later": True}
+
+
+@pytest.mark.parametrize("scenario", ["killed_eager", "killed_replay"])
+@pytest.mark.parametrize("backend", OWN)
+def test_a_killed_peer_is_noticed(scenario: str, backend: str) -> None:
+    """Within the timeout, typed; survivors close and end."""
+    with ranks(scenario, backend, 3) as processes:
+        died = processes[1].next(60)["at"]
+        for survivor in (processes[0], processes[2]):
+            reports = survivor.rest(60)
+            noticed = named(reports, "told")
+            assert noticed["error"] in ("CommPeerLost", "CommTimeout"), noticed
+            at = next(report["at"] for report in reports if report["name"] == "told")
+            assert at - died < TIMEOUT + 2, noticed
+            assert survivor.wait(15) == 0, survivor.errors()
+        assert processes[1].wait(5) == SIGKILLED
+
+
+@pytest.mark.parametrize("backend", OWN)
+def test_a_peer_that_never_calls_is_a_timeout(backend: str) -> None:
+    """The waiting stream is set free, and the communicator says why ever after."""
+    reports = told("absent", backend, 2)[0]
+    free = next(report for report in reports if report["name"] == "set free")
+    assert TIMEOUT - 1 < free["seconds"] < TIMEOUT + 2
+    for name in ("check", "next"):
+        assert named(reports, name)["error"] == "CommTimeout"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_ending_without_a_close_hangs_nobody(backend: str) -> None:
+    for reports in told("no_close", backend, 2):
+        assert named(reports, "calls") == {"wrong": 0}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_ranks_of_one_host_on_one_gpu_are_refused(backend: str) -> None:
+    for reports in told("two_on_one_gpu", backend, 2):
+        facts = named(reports, "init")
+        assert facts["error"] == "CommUsageError"
+        assert "NCCL_HOSTID" in facts["text"]
