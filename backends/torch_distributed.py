@@ -120,8 +120,12 @@ class TorchBackend(Backend):
             if call.op not in ("send", "recv"):
                 self._start(group, call, in_background=False)
         if pairs:
-            for work in dist.batch_isend_irecv([_pairwise(group, call) for call in pairs]):
-                work.wait()
+            # dist.batch_isend_irecv does the same, but only for groups in torch's registry.
+            group._start_coalescing(self.device)
+            for call in pairs:
+                start = group.send if call.op == "send" else group.recv
+                start([byte_view(call.output)], call.peer, 0)
+            group._end_coalescing(self.device).wait()
 
     def _start(self, group: dist.ProcessGroup, call: Call, *, in_background: bool) -> Any:
         how: dict[str, Any] = {"group": group, "async_op": in_background}
@@ -159,11 +163,6 @@ def _pollable(call: Call) -> Call:
         return call
     whole = call.input.detach().clone()
     return Call("all_reduce", whole, whole, reduce=call.reduce)
-
-
-def _pairwise(group: dist.ProcessGroup, call: Call) -> dist.P2POp:
-    start = dist.isend if call.op == "send" else dist.irecv
-    return dist.P2POp(start, byte_view(call.input), group=group, group_peer=call.peer)
 
 
 def _nccl_group(rendezvous: Rendezvous) -> dist.ProcessGroup:

@@ -28,7 +28,7 @@ from dcp_comm.errors import (
 from dcp_comm.latch import Latch
 from dcp_comm.ledger import Ledger
 from dcp_comm.settings import Settings
-from dcp_comm.streams import StreamOrder
+from dcp_comm.streams import Streams
 from dcp_comm.tracing import span
 
 _logger = logging.getLogger("dcp_comm")
@@ -58,7 +58,8 @@ class Channel:
         self._name, self.ranges = name, settings.ranges
         self._lock, self.busy, self._pid = threading.RLock(), "", os.getpid()
         self._sequence, self._closed = 0, False
-        self._order = StreamOrder()
+        on_gpu = backend.device.type == "cuda"
+        self.streams = Streams(backend.device) if on_gpu else None
 
     def turn(self, what: str) -> "_Turn":
         """Hold the communicator for one thread; refuse what cannot be answered any more.
@@ -78,12 +79,12 @@ class Channel:
                 self.compare("; ".join(shared), len(shared))
         moving = [call for call in calls if not call.empty]
         if moving:
-            with self._waiting(" + ".join(dict.fromkeys(call.op for call in moving))) as deadline:
-                if stream is not None:
-                    self._order.enter(stream)
+            with self._waiting(_names(moving)) as deadline:
+                if self.streams is not None and stream is not None:
+                    self.streams.enter(stream)
                 self.backend.issue(moving, stream, deadline)
                 # Not every rank takes part in sends and receives, and all must count alike.
-                self._sequence += any(call.collective for call in moving)
+                self._sequence += moving[0].collective or any(call.collective for call in moving)
         for call in calls:
             self.ledger.count(call)
 
@@ -200,6 +201,13 @@ class Channel:
     def leave(self) -> None:
         """The second half of `turn`."""
         self._lock.release()
+
+
+def _names(calls: Sequence[Call]) -> str:
+    """The operations of a launch, in words."""
+    if len(calls) == 1:
+        return calls[0].op
+    return " + ".join(dict.fromkeys(call.op for call in calls))
 
 
 class _Turn:

@@ -27,8 +27,8 @@ def seconds(value: object, operation: str, argument: str) -> float:
     Raises:
         CommArgumentError: ``value`` is no number, is not finite, or is not above zero.
     """
-    legal = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not legal or not math.isfinite(value) or value <= 0:  # type: ignore[arg-type,operator]
+    number = _number(value)
+    if not math.isfinite(number) or number <= 0:
         raise CommArgumentError(
             refusal(
                 operation,
@@ -38,7 +38,17 @@ def seconds(value: object, operation: str, argument: str) -> float:
                 remedy="Waiting for ever is not offered; give a large number instead",
             )
         )
-    return float(value)  # type: ignore[arg-type]
+    return number
+
+
+def _number(value: object) -> float:
+    """The value as a float; NaN for what is no number, True among it."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 _abandoned: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()

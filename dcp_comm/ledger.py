@@ -72,7 +72,9 @@ class Ledger:
         return call.nbytes
 
     def _add(self, op: str, sent: int, received: int) -> None:
-        traffic = self.by_op.setdefault(op, Traffic())
+        traffic = self.by_op.get(op)
+        if traffic is None:
+            traffic = self.by_op[op] = Traffic()
         traffic.calls += 1
         traffic.bytes_sent += sent
         traffic.bytes_received += received

@@ -131,7 +131,6 @@ class NcclBackend(Backend, Generic[H]):
         self, calls: Sequence[Call], stream: torch.cuda.Stream | None, deadline: Deadline
     ) -> None:
         """Enqueue on the stream; several calls, and an all-to-all of pairs, as one group."""
-        self._watch.check()
         self._watch.enter()
         try:
             handle = self._require_handle()
@@ -143,7 +142,8 @@ class NcclBackend(Backend, Generic[H]):
         if code != SUCCESS:
             what = " + ".join(call.op for call in calls)
             raise nccl.error(code, what, handle.explain(code))
-        self._captured = self._captured or torch.cuda.is_current_stream_capturing()
+        if not self._captured:
+            self._captured = torch.cuda.is_current_stream_capturing()
 
     def check(self) -> None:
         """Ask NCCL for its asynchronous error."""

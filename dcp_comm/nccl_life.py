@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import torch
 
-from dcp_comm.backend import on_stream
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import CommTimeout, DcpCommError
 from dcp_comm.nccl import IN_PROGRESS, SUCCESS, error
 from dcp_comm.nccl_handle import Handle
+from dcp_comm.streams import captures, driver
 
 _PERIOD_SECONDS = 0.1
 _LAST_LOOK_SECONDS = 1.0
@@ -28,14 +28,14 @@ _RELAXED = 2
 class Watch:
     """A daemon thread that notices what NCCL does not report to a waiting host.
 
-    It looks at NCCL's asynchronous error, at how long a call has held the host, and at how long the
-    oldest work that it marked has been on the GPU. It captures nothing and touches nothing that is
-    being captured.
+    It looks at NCCL's asynchronous error, at how long a call has held the host, and at how long
+    work has been on the GPU: it marks the stream of the last call with an event, and once that has
+    passed and more calls were made, again. It touches nothing that is being captured.
 
     Args:
         handle: What to look at, until `stop`.
         device: Its GPU.
-        timeout: Seconds that one call may take, on the host or from its enqueuing on the GPU.
+        timeout: Seconds that one call may take, on the host, or on the GPU from its mark on.
         react: Called in the thread, once, after a failure was noted.
     """
 
@@ -46,6 +46,7 @@ class Watch:
         self._handle, self._device, self._timeout, self._react = handle, device, timeout, react
         self._entered: float | None = None
         self._stream: torch.cuda.Stream | None = None
+        self._calls = self._marked_calls = 0
         self._mark: tuple[torch.cuda.Event, float] | None = None
         self._stopped, self._looking = threading.Event(), threading.Lock()
         atexit.register(self.stop)
@@ -56,11 +57,9 @@ class Watch:
         self._entered = time.monotonic()
 
     def leave(self, stream: torch.cuda.Stream | None) -> None:
-        """Note that the host is back, and mark the work unless an earlier mark is on its way."""
+        """Note that the host is back, and where it left work."""
         self._entered, self._stream = None, stream
-        if self._mark is None:
-            event = self._record()
-            self._mark = None if event is None else (event, time.monotonic())
+        self._calls += 1
 
     def is_idle(self) -> Callable[[], bool]:
         """Return what tells whether the host has left NCCL and the last call's stream has run."""
@@ -104,6 +103,9 @@ class Watch:
             return DcpCommError(f"the GPU reports: {str(problem).splitlines()[0]}")
 
     def _late_on_gpu(self, now: float) -> DcpCommError | None:
+        if self._mark is None and self._calls != self._marked_calls:
+            self._marked_calls, event = self._calls, self._record()
+            self._mark = None if event is None else (event, now)
         if self._mark is None:
             return None
         event, since = self._mark
@@ -114,12 +116,15 @@ class Watch:
         return None
 
     def _record(self) -> torch.cuda.Event | None:
-        """Mark what is on the stream of the last call, unless it is being captured."""
-        if self._stream is None:
+        """Mark what is on the stream of the last call, unless it is being captured.
+
+        Looks before and after: the mark of a capture that began in between must not be queried.
+        """
+        stream = self._stream
+        if stream is None or captures(stream):
             return None
-        with on_stream(self._stream):
-            capturing = torch.cuda.is_current_stream_capturing()
-            return None if capturing else self._stream.record_event()
+        event = stream.record_event()
+        return None if captures(stream) else event
 
     def _late(self, where: str) -> CommTimeout:
         return CommTimeout(f"a call was not finished within {self._timeout:g} s {where}")
@@ -178,4 +183,4 @@ def prepare_thread(device: torch.device) -> None:
     torch.cuda.set_device(device)
     with contextlib.suppress(OSError):
         mode = ctypes.c_int(_RELAXED)
-        ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))

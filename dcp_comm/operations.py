@@ -142,10 +142,9 @@ class Operations:
                 self._queue.append((call, stream))
 
     def _stream(self, op: str, stream: Stream | None) -> Stream | None:
-        if self._channel.place.device.type == "cuda":
-            return (
-                torch.cuda.current_stream(self._channel.place.device) if stream is None else stream
-            )
+        streams = self._channel.streams
+        if streams is not None:
+            return streams.current() if stream is None else stream
         if stream is not None:
             need = "None: CPU calls return when done"
             raise CommArgumentError(

@@ -15,7 +15,6 @@ def main() -> None:
         if comm.rank == 0:
             print(comm)
             print(everyone.tolist())
-            print(f"{comm.ledger.bytes_received} bytes received")
 
 
 if __name__ == "__main__":

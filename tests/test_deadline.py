@@ -18,7 +18,8 @@ from tests.processes import ROOT
 
 
 @pytest.mark.parametrize(
-    "value", [0, -1, -1e-9, None, math.inf, -math.inf, math.nan, "3", True, b"1", [1.0], 1j]
+    "value",
+    [0, -1, -1e-9, None, math.inf, -math.inf, math.nan, 10**400, "3", True, b"1", [1.0], 1j],
 )
 def test_what_is_no_timeout(value: object) -> None:
     with pytest.raises(CommArgumentError, match=r"^init: timeout: got .*, need a finite number"):

@@ -9,6 +9,7 @@ import bisect
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -43,7 +44,7 @@ class Plan:
     chunk_rows: int
     most_rows: int
 
-    @property
+    @cached_property
     def specs(self) -> tuple[BufferSpec, ...]:
         """Scratch of its largest chunk."""
         return self.strategy.specs(self.chunk_rows)
@@ -80,7 +81,7 @@ class Choice:
         """Return the plan for a merge of so many rows."""
         return next(plan for plan in self.plans if rows <= plan.most_rows)
 
-    @property
+    @cached_property
     def specs(self) -> tuple[BufferSpec, ...]:
         """Scratch of every plan: its own buffers, or one that holds those of any."""
         if len(self.plans) == 1:

@@ -107,6 +107,16 @@ class TopKMerge:
         link = link_of(refuse, link, comm.device)
         self._choice = Choice(self._problem, max_rows, strategy, chunk_rows, options, link)
         self._max_rows, self._page_size = max_rows, options.page_size
+        self._options = {
+            "k": k,
+            "max_rows": max_rows,
+            "interleave": interleave,
+            "output": output,
+            "order": order,
+            "mask_neg_inf": mask_neg_inf,
+            **self._choice.agreed,
+        }
+        self._fingerprint = hashlib.sha256(repr(self._options).encode()).hexdigest()[:16]
         with torch.inference_mode(False):
             self.uncertified = torch.zeros((), dtype=torch.int64, device=comm.device)
         self._prepared = False
@@ -281,20 +291,3 @@ class TopKMerge:
     def _refuse(self, operation: str) -> Refuse:
         comm = self._problem.comm
         return Refuse(f"TopKMerge.{operation}", comm.device, comm.where)
-
-    @property
-    def _options(self) -> dict[str, object]:
-        """What every rank must have set alike."""
-        return {
-            "k": self._problem.k,
-            "max_rows": self._max_rows,
-            "interleave": self._problem.shard.interleave,
-            "output": self._problem.output,
-            "order": self._problem.order,
-            "mask_neg_inf": self._problem.mask_neg_inf,
-            **self._choice.agreed,
-        }
-
-    @property
-    def _fingerprint(self) -> str:
-        return hashlib.sha256(repr(self._options).encode()).hexdigest()[:16]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dcp_comm import nccl_life
 from dcp_comm.nccl_library import VARIABLE
 
 SOURCE = Path(__file__).with_name("stub.c")
@@ -73,9 +74,10 @@ class Stream:
     cuda_stream = STREAM
 
     def __init__(self) -> None:
-        self.event = Event()
+        self.event, self.recorded = Event(), 0
 
     def record_event(self) -> Event:
+        self.recorded += 1
         return self.event
 
 
@@ -120,4 +122,5 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(nccl_life, "captures", lambda stream: False)
     return torch.device("cuda", 0)

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ import dcp_comm as dc
 from dcp_comm.communicator import Communicator
 from dcp_comm.errors import DcpCommError
 from tests.nccl.parts import PARTS, Calls, captured, merges_are_exact
-from tests.processes import Process, free_port, launcher_variables, report
+from tests.processes import Process, Report, free_port, launcher_variables, report
 
 TIMEOUT = 6.0
 
@@ -30,13 +31,23 @@ def shared_gpu(rank: int) -> dict[str, str]:
     }
 
 
+def own_gpu(rank: int) -> dict[str, str]:
+    """One GPU a rank, as in production."""
+    return {"LOCAL_RANK": f"{rank}"}
+
+
 @contextmanager
-def ranks(scenario: str, backend: str, size: int) -> Iterator[list[Process]]:
+def ranks(
+    scenario: str,
+    backend: str,
+    size: int,
+    environment: Callable[[int], dict[str, str]] = shared_gpu,
+) -> Iterator[list[Process]]:
     """Start every rank of a scenario; kill what is left at the end."""
     port = free_port()
     command = [sys.executable, "-m", "tests.nccl.on_gpu", scenario, backend]
     started = [
-        Process(command, {**launcher_variables(rank, size, port), **shared_gpu(rank)})
+        Process(command, {**launcher_variables(rank, size, port), **environment(rank)})
         for rank in range(size)
     ]
     try:
@@ -44,6 +55,28 @@ def ranks(scenario: str, backend: str, size: int) -> Iterator[list[Process]]:
     finally:
         for process in started:
             process.end()
+
+
+def told(
+    scenario: str,
+    backend: str,
+    size: int,
+    environment: Callable[[int], dict[str, str]] = shared_gpu,
+    seconds: float = 200.0,
+) -> list[list[Report]]:
+    """All reports of every rank, which must all end well."""
+    with ranks(scenario, backend, size, environment) as processes:
+        reports = [process.rest(seconds) for process in processes]
+        for process in processes:
+            assert process.wait(30) == 0, process.errors()
+        return reports
+
+
+def named(reports: list[Report], name: str) -> Any:
+    """The facts of one report."""
+    found = [each["facts"] for each in reports if each["name"] == name]
+    assert len(found) == 1, f"{name} in {[each['name'] for each in reports]}"
+    return found[0]
 
 
 def attempt(name: str, call: Callable[[], object]) -> None:
@@ -58,7 +91,7 @@ def attempt(name: str, call: Callable[[], object]) -> None:
 
 def parts(backend: str) -> None:
     """Every part on one communicator, beside torch's own nccl group."""
-    torch.cuda.set_device(0)
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
     dist.all_reduce(torch.ones(1, device="cuda"))
     with dc.from_process_group(None, backend) as comm:
@@ -70,14 +103,15 @@ def parts(backend: str) -> None:
 
 def adopts(_: str) -> None:
     """A communicator of torch's, one of CuPy's and one of ours, each adopted and left alone."""
-    torch.cuda.set_device(0)
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
+    dist.init_process_group("nccl", device_id=device)
     group = dist.group.WORLD
     dist.all_reduce(torch.ones(1, device="cuda"))
 
     def adopt(pointer: object, **more: object) -> object:
-        with dc.adopt_nccl(pointer, rank, size, "cuda", **more) as comm:  # type: ignore[arg-type]
+        with dc.adopt_nccl(pointer, rank, size, device, **more) as comm:  # type: ignore[arg-type]
             facts = merges_are_exact(comm)
             calls = Calls(comm, 9)
             calls.fill(1)
@@ -128,7 +162,7 @@ def live_graph(backend: str) -> None:
 
 
 def lost_peer(comm: Communicator, work: Callable[[], object]) -> None:
-    """Rank 1 of 3 kills itself after a while; the others report when they were told."""
+    """Rank 1 kills itself after a while; the others report when they were told."""
     ended = time.monotonic() + 60
     turns = 0
     try:

@@ -1,18 +1,20 @@
 """What pynccl makes of checked calls: which functions, in which order, with which numbers."""
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from dcp_comm import nccl_life
 from dcp_comm.backends.pynccl import PyNcclBackend
 from dcp_comm.contract import Call
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import CommClosed, CommPeerLost, CommTimeout, DcpCommError
 from dcp_comm.nccl_options import NcclOptions
 from dcp_comm.rendezvous import Rendezvous
-from tests.nccl.conftest import COMM, PART, STREAM, Event, Stream, Stub
+from tests.nccl.conftest import COMM, PART, STREAM, Stream, Stub
 
 Connect = Callable[..., tuple[PyNcclBackend, Stub]]
 
@@ -266,15 +268,44 @@ def test_work_that_is_late_on_the_gpu_aborts(
     assert "ncclCommDestroy" not in library.names
 
 
-def test_work_that_ends_in_time_is_marked_again(connect: Connect) -> None:
+def test_the_last_of_many_calls_is_watched_too(connect: Connect) -> None:
+    """It is made while an earlier mark is on its way, and no call follows that could mark it."""
+    backend, library = connect(timeout=0.4, options=NcclOptions(split_share=None))
+    first, last, tensor = Stream(), Stream(), torch.zeros(4)
+    first.event.done = last.event.done = False
+    call = Call("send", tensor, tensor, peer=1)
+    backend.issue([call], first, Deadline(0.5))  # type: ignore[arg-type]
+    assert Deadline(5.0).poll(lambda: first.recorded == 1)
+    backend.issue([call], last, Deadline(0.5))  # type: ignore[arg-type]
+    first.event.done = True
+    assert Deadline(5.0).poll(lambda: last.recorded == 1)
+    assert Deadline(5.0).poll(lambda: library.names[-1] == "ncclCommAbort")
+
+
+def test_work_that_ends_in_time_is_no_concern(connect: Connect) -> None:
     backend, library = connect(timeout=0.3)
-    first, second, tensor = Stream(), Stream(), torch.zeros(4)
-    for stream in (first, second):
+    stream, tensor = Stream(), torch.zeros(4)
+    for turn in range(1, 4):
         backend.issue([Call("send", tensor, tensor, peer=1)], stream, Deadline(0.5))  # type: ignore[arg-type]
-        assert Deadline(5.0).poll(lambda: backend._watch._mark is None)
-    assert isinstance(second.event, Event)
+        assert Deadline(5.0).poll(lambda turn=turn: stream.recorded == turn)  # type: ignore[misc]
     backend.check()
     assert "ncclCommAbort" not in library.names
+
+
+def test_a_stream_that_is_being_captured_is_not_marked(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is the mark of a capture that began meanwhile ever asked for."""
+    backend, _ = connect(timeout=0.2)
+    answers = iter([False, True, *[True] * 100])
+    monkeypatch.setattr(nccl_life, "captures", lambda stream: next(answers))
+    stream, tensor = Stream(), torch.zeros(4)
+    stream.event.done = False
+    for _ in range(3):
+        backend.issue([Call("send", tensor, tensor, peer=1)], stream, Deadline(0.5))  # type: ignore[arg-type]
+        time.sleep(0.25)
+    backend.check()
+    assert stream.recorded == 1
 
 
 def test_an_asynchronous_error_aborts_without_being_asked_for(connect: Connect) -> None:

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.nccl.on_gpu import TIMEOUT, ranks
+from tests.nccl.on_gpu import TIMEOUT, named, ranks, told
 from tests.nccl.parts import PARTS
-from tests.processes import Report
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
@@ -18,22 +17,6 @@ BACKENDS = [
 ]
 OWN = BACKENDS[:2]
 SIGKILLED = -9
-
-
-def told(scenario: str, backend: str, size: int, seconds: float = 200.0) -> list[list[Report]]:
-    """All reports of every rank, which must all end well."""
-    with ranks(scenario, backend, size) as processes:
-        reports = [process.rest(seconds) for process in processes]
-        for process in processes:
-            assert process.wait(30) == 0, process.errors()
-        return reports
-
-
-def named(reports: list[Report], name: str) -> Any:
-    """The facts of one report."""
-    found = [each["facts"] for each in reports if each["name"] == name]
-    assert len(found) == 1, f"{name} in {[each['name'] for each in reports]}"
-    return found[0]
 
 
 @pytest.fixture(scope="module", params=BACKENDS)

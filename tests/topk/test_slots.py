@@ -78,11 +78,10 @@ def test_each_row_by_its_own_request_or_its_own_table_row(
             job = merge.begin(5, longest=longest, **each)
             job.pack(scores[:3], ids[:3])
             job.pack(scores[3:], ids[3:])
-            result = job.finish()
-            found.append(result.ids.tolist())
+            found.append(job.finish().ids.tolist())
         again = merge(scores, ids, **tables[0])
         assert again.ids.tolist() == found[0]
-        return found[0], found[1], result.counts.tolist()
+        return found[0], found[1], again.counts.tolist()
 
     want = [[2 * (101 + 10 * row), -1, -1, -1] for row in range(5)]
     for by_row, by_request, counts in run_ranks(fn, 3):
