@@ -61,9 +61,7 @@ def sizes(least: int, most: int) -> Iterator[int]:
         size *= 4
 
 
-def time_call(
-    comm: Communicator, op: str, size: int, place: str, mode: str, calls: int
-) -> Timing:
+def time_call(comm: Communicator, op: str, size: int, place: str, mode: str, calls: int) -> Timing:
     """Time ``calls`` calls in a row; collective."""
     body, count = _body(comm, op, size, in_place=place == "in")
     for _ in range(_WARM_UP):
@@ -74,9 +72,7 @@ def time_call(
     algbw = nbytes / seconds / 1e9
     busbw = algbw * _bus_factor(op, comm.size)
     type_ = str(_DTYPE).removeprefix("torch.")
-    return Timing(
-        nbytes, count, type_, seconds * 1e6, algbw, busbw, op, comm.backend, mode, place
-    )
+    return Timing(nbytes, count, type_, seconds * 1e6, algbw, busbw, op, comm.backend, mode, place)
 
 
 def enqueue_time(body: Body) -> float:

@@ -1,10 +1,12 @@
 """The demo's acts on rank threads: ours is exact, every mistake bites, memory is as reserved."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from dcp_comm.cli.demo import report
 from dcp_comm.cli.demo.acts import perform
@@ -13,6 +15,8 @@ from dcp_comm.cli.demo.mistakes import MISTAKES
 from dcp_comm.cli.demo.outcome import Options, Outcome
 from dcp_comm.cli.table import as_json
 from dcp_comm.testing import run_ranks
+from dcp_comm.topk.result import MergeResult
+from dcp_comm.topk.splitter import Splitter
 from tests.cli.demo_text import write_text
 
 RANKS, ROWS, K = 3, 60, 64
@@ -136,8 +140,32 @@ def test_the_fields_are_json(outcome: Outcome) -> None:
     assert [each["ours"]["rows"] for each in fields["exactness"]["comparisons"]] == [0] * 6
 
 
+def test_every_strategy_selects_the_same_and_moves_less_than_gather(outcome: Outcome) -> None:
+    gathered, *others = outcome.strategies
+    assert {each.wrong for each in outcome.strategies} == {0}
+    assert gathered.received == 2 * (RANKS - 1) * 4 * K * (ROWS + 1)
+    assert all(0 < each.received < gathered.received for each in others)
+
+
+def test_a_strategy_that_selects_otherwise_is_a_failure(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Splitter.merge
+
+    def lose_the_best(self: Splitter, scratch: Sequence[Tensor], out: MergeResult) -> None:
+        honest(self, scratch, out)
+        out.ids[:, 0] = -1
+
+    monkeypatch.setattr(Splitter, "merge", lose_the_best)
+    failures = on_ranks(options, RANKS)[0].failures
+    assert [each.partition(":")[0] for each in failures] == [
+        "rows that differ by strategy splitter, all, output local",
+        "rows that differ by strategy splitter, owner, output local",
+    ]
+
+
 def test_progress_is_told_step_by_step(options: Options, tmp_path: Path) -> None:
     said: list[str] = []
     short = replace(options, k=8, rows=16, text=write_text(tmp_path / "short", words=100))
     run_ranks(perform, 2, short, said.append)
-    assert len(said) == 2 * (5 + len(INPUTS))
+    assert len(said) == 2 * (6 + len(INPUTS))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dcp_comm.cli.demo import exactness, memory, where
+from dcp_comm.cli.demo import exactness, memory, strategies, where
 from dcp_comm.cli.demo.corpus import QUESTION, Book, hide_needle, read
 from dcp_comm.cli.demo.memory import Budget
 from dcp_comm.cli.demo.mistakes import MISTAKES
@@ -83,6 +83,7 @@ def perform(comm: Communicator, options: Options, progress: Progress) -> Outcome
     with watch("plain answer, to compare"):
         answers = _answers(comm, segments, options.k)
     exact = exactness.compare(setup, logits, answers, book.needle, way, progress)
+    moved = strategies.compare(setup, OURS.found(setup, logits), answers.exact, progress)
     shares = where.shares(answers.exact, len(book.words), shard)
     return Outcome(
         options=options,
@@ -90,6 +91,7 @@ def perform(comm: Communicator, options: Options, progress: Progress) -> Outcome
         run=_run(comm, segments, answers),
         memory=in_memory,
         exactness=exact,
+        strategies=moved,
         where=Where(shares, travelled),
         found=_found(book, selected, shard),
         seconds=watch.seconds,

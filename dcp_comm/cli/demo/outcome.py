@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from dcp_comm.cli.demo.exactness import Exactness
 from dcp_comm.cli.demo.memory import Memory
+from dcp_comm.cli.demo.strategies import Moved
 from dcp_comm.cli.demo.where import Where
 
 
@@ -92,6 +93,7 @@ class Outcome:
     run: Run
     memory: Memory
     exactness: Exactness
+    strategies: tuple[Moved, ...]
     where: Where
     found: Found
     seconds: dict[str, float]
@@ -109,6 +111,11 @@ class Outcome:
         wrong = []
         if differ:
             wrong.append(f"rows that differ, of {self.run.rows:,}: {', '.join(differ)}")
+        wrong += [
+            f"rows that differ by strategy {each.name}, output {each.output}: {each.wrong:,}"
+            for each in self.strategies
+            if each.wrong
+        ]
         if self.options.broken and not wrong:
             wrong.append("the mistake is in, but no row shows it: take more rows or more text")
         if not self.run.whole_scores:

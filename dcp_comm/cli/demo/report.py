@@ -9,6 +9,7 @@ from dcp_comm.cli.demo.embedding import DIM, HEADS, SCORE_BOUND
 from dcp_comm.cli.demo.exactness import Comparison
 from dcp_comm.cli.demo.inputs import INPUTS
 from dcp_comm.cli.demo.outcome import Outcome
+from dcp_comm.cli.demo.strategies import Moved
 from dcp_comm.cli.demo.where import BINS, Share, stretches
 from dcp_comm.cli.table import both, size, table
 
@@ -23,7 +24,7 @@ def as_fields(outcome: Outcome) -> dict[str, object]:
 
 def as_text(outcome: Outcome) -> str:
     """Return the page, without its `last_words`."""
-    acts = (_head, _memory, _exactness, _where)
+    acts = (_head, _memory, _exactness, _strategies, _where)
     return "\n\n".join("\n".join(act(outcome)) for act in acts) + "\n"
 
 
@@ -98,9 +99,28 @@ def _comparison(each: Comparison) -> tuple[str, ...]:
     return each.title, each.input, *(f"{count:,}" for count in wrong), needle, f"{each.ours.rows:,}"
 
 
+def _strategies(outcome: Outcome) -> Iterable[str]:
+    gathered = outcome.strategies[0].received
+    yield "3. Strategies: the same rows, the same winners, fewer bytes"
+    yield ""
+    yield from _table(
+        ("strategy", "output", "rows wrong", "bytes received", "a row", "less by", "seconds"),
+        *(_moved(each, gathered, outcome.run.rows) for each in outcome.strategies),
+    )
+    yield ""
+    yield "  global   every rank gets the ids of all winners"
+    yield "  local    each rank gets its own winners, all it needs to attend to its own tokens"
+
+
+def _moved(each: Moved, gathered: int, rows: int) -> tuple[str, ...]:
+    less = f"{gathered / max(1, each.received):.1f} x"
+    counts = f"{each.wrong:,}", f"{each.received:,}", f"{each.received / rows:,.0f}"
+    return each.name, each.output, *counts, less, f"{each.seconds:.2f}"
+
+
 def _where(outcome: Outcome) -> Iterable[str]:
     shares, moved, found = outcome.where.shares, outcome.where.travelled, outcome.found
-    yield "3. Where: how the winners lie over the ranks, what travelled, how long it took"
+    yield "4. Where: how the winners lie over the ranks, what travelled, how long it took"
     yield ""
     yield f"  all rows     winners{'':<{_BAR + 11}}in a full row"
     yield from _bars(shares)

@@ -11,6 +11,7 @@ from torch import Tensor
 from dcp_comm.cli.demo.scoring import Logits
 from dcp_comm.communicator import Communicator
 from dcp_comm.sharding import Shard
+from dcp_comm.topk.job import MergeJob
 from dcp_comm.topk.local import local_topk
 from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.workspace import Workspace
@@ -65,10 +66,15 @@ def offer(_: Setup, found: Candidates) -> Candidates:
 def merge(setup: Setup, offers: Sequence[Candidates]) -> Tensor:
     """Merge segment by segment, in reserved memory; int32 (rows, K) global ids."""
     job = setup.merge.begin(setup.rows, workspace=setup.workspace)
+    return pack(job, offers).finish().ids
+
+
+def pack(job: MergeJob, offers: Sequence[Candidates]) -> MergeJob:
+    """Hand all segments to a merge under way."""
     for each in offers:
         logits = each.logits
         job.pack_logits(logits.scores, each.ids, logits.starts - logits.first, logits.lengths)
-    return job.finish().ids
+    return job
 
 
 @dataclass(frozen=True)
