@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from dcp_comm.errors import BackendUnavailable, DcpCommError
-from dcp_comm.nccl import BYTES, SUCCESS, Version, error, parse_version
-from dcp_comm.nccl_backend import NcclBackend
-from dcp_comm.nccl_handle import Handle
-from dcp_comm.nccl_library import loaded, unless_one
+from dcp_comm.nccl.backend import NcclBackend
+from dcp_comm.nccl.codes import BYTES, SUCCESS, Version, error, parse_version
+from dcp_comm.nccl.handle import Handle
+from dcp_comm.nccl.library import loaded, unless_one
 from dcp_comm.rendezvous import Rendezvous
 
 _INSTALL = "pip install cupy-cuda12x or cupy-cuda13x, as torch's CUDA needs"

@@ -28,7 +28,7 @@ class FakeBackend(Backend):
     """One rank's side of a board."""
 
     name: ClassVar[str] = "fake"
-    capabilities: ClassVar[Capabilities] = Capabilities(devices=("cpu", "cuda"))
+    capabilities: ClassVar[Capabilities] = Capabilities(devices=("cpu", "cuda"), processes=False)
 
     def __init__(self, world: World, rank: int, size: int, name: str, device: torch.device) -> None:
         super().__init__(rank, size, device)

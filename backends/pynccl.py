@@ -8,11 +8,11 @@ import torch
 from dcp_comm.backend import Backend
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import DcpCommError
-from dcp_comm.nccl import BYTES, SUCCESS, Version
-from dcp_comm.nccl_backend import NcclBackend, run_on_device
-from dcp_comm.nccl_functions import Functions
-from dcp_comm.nccl_handle import Handle
-from dcp_comm.nccl_options import NcclOptions, configuration
+from dcp_comm.nccl.backend import NcclBackend, run_on_device
+from dcp_comm.nccl.codes import BYTES, SUCCESS, Version
+from dcp_comm.nccl.functions import Functions
+from dcp_comm.nccl.handle import Handle
+from dcp_comm.nccl.options import NcclOptions, configuration
 from dcp_comm.rendezvous import Rendezvous
 
 _logger = logging.getLogger("dcp_comm")
@@ -121,10 +121,6 @@ class PyNcclBackend(NcclBackend[PyNcclHandle]):
         comm = nccl.join(rendezvous.size, unique_id, rendezvous.rank, config)
         return PyNcclHandle(nccl, comm, options)
 
-    @classmethod
-    def _is_shared(cls, rendezvous: Rendezvous) -> bool:
-        return bool(_options(rendezvous).split_share)
-
     def split(self, child: Rendezvous | None, members: tuple[int, ...]) -> Backend | None:
         """Call ncclCommSplit, on every rank of the parent; a new id where NCCL has no split."""
         handle = self._require_handle()
@@ -142,11 +138,11 @@ class PyNcclBackend(NcclBackend[PyNcclHandle]):
 
         deadline = Deadline(self.timeout) if child is None else child.deadline
         part = run_on_device(split, self.device, deadline, "splitting the NCCL communicator")
+        self.shares = handle.options is None or bool(handle.options.split_share)
         if child is None:
             return None
-        return PyNcclBackend(
-            part, child.rank, child.size, self.device, child.timeout, shares=self.shares
-        )
+        place = (child.rank, child.size, self.device, child.timeout)
+        return PyNcclBackend(part, *place, shares=self.shares, processes=child.processes)
 
 
 def _options(rendezvous: Rendezvous) -> NcclOptions:

@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Self
 import torch
 import torch.distributed as dist
 
-from dcp_comm import gloo, nccl
+from dcp_comm import gloo
 from dcp_comm.backend import Backend, Capabilities, copy_bytes, on_stream
 from dcp_comm.contract import Call, byte_view
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import BackendUnavailable, CommClosed
+from dcp_comm.nccl import codes
 from dcp_comm.rendezvous import Rendezvous
 
 _REDUCE = {"sum": "SUM", "prod": "PRODUCT", "max": "MAX", "min": "MIN"}
@@ -50,7 +51,7 @@ class TorchBackend(Backend):
     @classmethod
     def exclusive(cls, device: torch.device) -> str:
         """On CUDA a rank needs a GPU of its own, as NCCL does."""
-        return nccl.exclusive_gpu(device) if device.type == "cuda" else ""
+        return codes.exclusive_gpu(device) if device.type == "cuda" else ""
 
     @classmethod
     def connect(cls, rendezvous: Rendezvous) -> Self:

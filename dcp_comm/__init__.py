@@ -5,11 +5,12 @@ from dcp_comm.adopt import adopt_nccl
 from dcp_comm.communicator import Communicator
 from dcp_comm.indexer import IndexerBatch, IndexerLimits, SparseIndexer
 from dcp_comm.launch import from_process_group, init
-from dcp_comm.nccl_options import NcclOptions
+from dcp_comm.nccl.options import NcclOptions
 from dcp_comm.planning import plan
 from dcp_comm.registry import BackendInfo, list_backends
 from dcp_comm.topk.local import local_topk
 from dcp_comm.topk.merge import TopKMerge
+from dcp_comm.topk.options import MergeOptions
 from dcp_comm.topk.result import MergeResult
 from dcp_comm.workspace import BufferSpec, Workspace
 
@@ -21,6 +22,7 @@ __all__ = [
     "Communicator",
     "IndexerBatch",
     "IndexerLimits",
+    "MergeOptions",
     "MergeResult",
     "NcclOptions",
     "SparseIndexer",

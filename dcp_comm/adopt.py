@@ -87,8 +87,9 @@ def address_of(comm_pointer: object, device: torch.device) -> int:
     given = comm_pointer
     if isinstance(given, dist.ProcessGroup):
         given = given._get_backend(device)
-    if hasattr(given, "_comm_ptr"):
-        given = given._comm_ptr()
+    of_torch = getattr(given, "_comm_ptr", None)
+    if of_torch is not None:
+        given = of_torch()
     given = getattr(given, "comm", given)
     if isinstance(given, ctypes.c_void_p):
         given = given.value or 0
@@ -107,7 +108,7 @@ def _wrap(
 ) -> Backend:
     """Ask NCCL who this is, and refuse if that is not what the caller said."""
     from dcp_comm.backends.pynccl import PyNcclBackend, PyNcclHandle
-    from dcp_comm.nccl_functions import Functions
+    from dcp_comm.nccl.functions import Functions
 
     nccl = Functions.load(library)
     for argument, said, function in (
@@ -119,7 +120,7 @@ def _wrap(
         if found != said:
             raise _refused(argument, said, f"{found}, as NCCL says of this communicator")
     handle = PyNcclHandle(nccl, address, None)
-    return PyNcclBackend(handle, rank, size, device, timeout, owned=False, shares=True)
+    return PyNcclBackend(handle, rank, size, device, timeout, owned=False)
 
 
 def _meet(

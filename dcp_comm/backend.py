@@ -19,10 +19,12 @@ class Capabilities:
     Attributes:
         devices: Device types whose tensors it moves.
         capturable: Whether its calls can be captured in a CUDA graph.
+        processes: Whether its ranks are processes, as `init` needs them.
     """
 
     devices: tuple[str, ...]
     capturable: bool = False
+    processes: bool = True
 
 
 class Backend(ABC):

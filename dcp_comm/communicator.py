@@ -167,6 +167,7 @@ class Communicator(Operations):
             CommArgumentError: ``color`` or ``key`` is no whole number.
         """
         self._unless_whole(color=0 if color is None else color, key=key)
+        self._refuse_while_capturing("split")
         ranks = self.agree("split", {}, {"color": color, "key": key})
         self._splits += 1
         order = sorted(range(self.size), key=lambda rank: (int(ranks[rank]["key"]), rank))
@@ -193,6 +194,7 @@ class Communicator(Operations):
             raise CommArgumentError(
                 refusal("prepare", "max_bytes", max_bytes, "at least 1", where=self.where)
             )
+        self._refuse_while_capturing("prepare")
         self.agree("prepare", {"max_bytes": max_bytes})
         with self.footprint.stage("prepare"):
             warmup.run(self, max_bytes)
@@ -230,8 +232,8 @@ class Communicator(Operations):
         """Every rank passes here, so that a backend may split collectively."""
         child = None
         if members is not None:
-            rank, deadline = members.index(self.rank), Deadline(self.timeout, self._channel.latch)
-            child = self._rendezvous.child(name, rank, len(members), deadline)
+            deadline = Deadline(self.timeout, self._channel.latch)
+            child = self._rendezvous.child(name, members, deadline)
         shared = child if child is not None and child.size > 1 else None
         footprint = Footprint(self.device)
         with footprint.stage("connect"):

@@ -1,5 +1,7 @@
 """To a Communicator: `init` under torchrun, `from_process_group` inside an application."""
 
+from dataclasses import replace
+
 import torch
 import torch.distributed as dist
 
@@ -12,6 +14,7 @@ from dcp_comm.control import Control, GlooControl, SoloControl
 from dcp_comm.deadline import Deadline, seconds
 from dcp_comm.errors import BackendUnavailable, CommArgumentError, CommUsageError, refusal
 from dcp_comm.footprint import Footprint
+from dcp_comm.processes import own_process
 from dcp_comm.rendezvous import Rendezvous
 from dcp_comm.settings import Settings
 
@@ -117,7 +120,8 @@ def _connect(requested: str, meeting: Rendezvous, settings: Settings) -> Communi
     control: Control | None = None
     backend: Backend | None = None
     try:
-        chosen = _choose(requested, meeting)
+        chosen, processes = _choose(requested, meeting)
+        meeting = replace(meeting, processes=processes)
         control = GlooControl.connect(meeting)
         footprint = Footprint(meeting.device)
         with footprint.stage("connect"):
@@ -134,24 +138,28 @@ def _connect(requested: str, meeting: Rendezvous, settings: Settings) -> Communi
         raise
 
 
-def _choose(requested: str, meeting: Rendezvous) -> str:
-    """Return the backend that all ranks will use, or raise on all of them with a table."""
+def _choose(requested: str, meeting: Rendezvous) -> tuple[str, tuple[str, ...]]:
+    """Return the backend that all ranks will use and each rank's process.
+
+    Raises on every rank, with a table.
+    """
     fields = {
         "backend": requested,
         "device": meeting.device.type,
         "options": repr(meeting.options),
     }
     choice = _rank_zero_choice(requested, meeting)
-    ranks = bootstrap.meet(meeting, "membership", {**fields, "choice": choice})
-    agreement.compare("init", ranks, may_differ=("rank", "token", "choice"))
-    chosen = ranks[0]["choice"]
+    own = {"choice": choice, "process": own_process()}
+    ranks = bootstrap.meet(meeting, "membership", {**fields, **own})
+    agreement.compare("init", ranks, may_differ=("rank", "token", *own))
+    chosen, processes = ranks[0]["choice"], tuple(each["process"] for each in ranks)
     ranks = bootstrap.meet(meeting, "backend", {"name": chosen, **_abilities(chosen, meeting)})
     if any(fields["missing"] != "-" for fields in ranks):
         reasons = agreement.table(ranks, ["missing"])
         raise BackendUnavailable(f"init: backend {chosen} cannot work on every rank\n{reasons}")
     agreement.compare("init", ranks, may_differ=("rank", "token", "exclusive"))
     _unless_apart(ranks)
-    return chosen
+    return chosen, processes
 
 
 def _abilities(chosen: str, meeting: Rendezvous) -> dict[str, str]:
@@ -215,6 +223,8 @@ def _why_not(name: str, device: torch.device) -> str:
         return str(error)
     if device.type not in backend.capabilities.devices:
         return f"backend {name} does not move {device.type} tensors"
+    if not backend.capabilities.processes:
+        return f"backend {name} takes threads for ranks: use dcp_comm.testing.run_ranks"
     return backend.unavailable()
 
 

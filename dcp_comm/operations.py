@@ -9,6 +9,7 @@ from dcp_comm import contract
 from dcp_comm.channel import Channel
 from dcp_comm.contract import Call
 from dcp_comm.errors import CommArgumentError, CommUsageError, refusal
+from dcp_comm.streams import captures
 
 Stream = torch.cuda.Stream
 
@@ -151,6 +152,14 @@ class Operations:
                 refusal(op, "stream", stream, need, where=str(self._channel.place))
             )
         return None
+
+    def _refuse_while_capturing(self, what: str) -> None:
+        streams = self._channel.streams
+        if streams is not None and captures(streams.current()):
+            raise CommUsageError(
+                f"{what}: not while a CUDA graph is being captured ({self._channel.place}). Do it "
+                "before"
+            )
 
     def _refuse_inside_group(self, what: str) -> None:
         if self._group_depth:

@@ -25,6 +25,7 @@ class Rendezvous:
         deadline: Until when connecting may take.
         group: The application's own process group that this communicator rides on, if any.
         options: What the backend was asked for, of its ``options_type``; None for its defaults.
+        processes: What `dcp_comm.processes.own_process` says on each rank; empty if not known.
     """
 
     rank: int
@@ -36,10 +37,23 @@ class Rendezvous:
     deadline: Deadline
     group: dist.ProcessGroup | None = None
     options: object | None = None
+    processes: tuple[str, ...] = ()
 
-    def child(self, name: str, rank: int, size: int, deadline: Deadline) -> "Rendezvous":
-        """The meeting point of a part of these ranks, under a name that only they share."""
-        store = dist.PrefixStore(name, self.store)
+    def child(self, name: str, members: tuple[int, ...], deadline: Deadline) -> "Rendezvous":
+        """The meeting point of some of these ranks, under a name that only they share.
+
+        Args:
+            name: No other part's.
+            members: Their ranks here, in their order there; this rank among them.
+            deadline: Until when connecting may take.
+        """
         return replace(
-            self, name=name, rank=rank, size=size, store=store, deadline=deadline, group=None
+            self,
+            name=name,
+            rank=members.index(self.rank),
+            size=len(members),
+            store=dist.PrefixStore(name, self.store),
+            deadline=deadline,
+            group=None,
+            processes=tuple(self.processes[rank] for rank in members) if self.processes else (),
         )

@@ -1,206 +1,59 @@
-"""Real processes over gloo: kills, stops, signals, threads, forks, and a clean end."""
+"""Who notices the end of a process, and whose."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 
 import pytest
 
-from tests.processes import ROOT, Report, free_port, launcher_variables, ranks, with_path
-from tests.scenarios import LATE_SECONDS, MISMATCHES
+from dcp_comm.deadline import Deadline
+from dcp_comm.processes import Processes, own_process
 
-pytestmark = pytest.mark.xdist_group("processes")
-
-Life = dict[str, list[Report]]
+HERE = own_process().rpartition("/")[0]
 
 
-@pytest.fixture(scope="module")
-def life() -> Life:
-    """Two ranks' reports by topic, from one launch; and how the processes ended."""
-    with ranks("life", 2) as started:
-        reports = [process.rest() for process in started]
-        last = [each[-1]["at"] for each in reports]
-        codes = [process.wait() for process in started]
-        ended = time.monotonic()
-        end = [
-            {"code": code, "seconds": ended - at, "errors": process.errors()}
-            for code, at, process in zip(codes, last, started, strict=True)
-        ]
-    topics = [{report["topic"]: report for report in each} for each in reports]
-    assert topics[0].keys() == topics[1].keys(), end
-    return {"end": end, **{topic: [each[topic] for each in topics] for topic in topics[0]}}
+@pytest.fixture
+def peer() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that lives until it is told to go."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait()
 
 
-@pytest.mark.parametrize("kind", MISMATCHES)
-def test_calls_that_differ_raise_on_both_ranks_and_write_nothing(life: Life, kind: str) -> None:
-    for report in life["mismatches"]:
-        found = report["found"][kind]
-        assert (found["error"], found["again"]) == ("CommMismatch", "CommMismatch")
-        assert found["untouched"]
-        assert "rank 0: call" in found["text"]
-        assert "rank 1: call" in found["text"]
+def test_a_process_is_named_by_system_namespace_and_id() -> None:
+    assert own_process().endswith(f"/{os.getpid()}")
+    assert "pid:[" in HERE
 
 
-def test_an_error_of_ones_own_stays_and_the_peer_is_told(life: Life) -> None:
-    waiter, raiser = life["raising"]
-    assert (raiser["error"], raiser["text"]) == ("MemoryError", "mine")
-    assert waiter["error"] == "CommPeerLost"
-    assert waiter["seconds"] < 2
+def test_the_end_of_a_peer_shows_and_stays(peer: subprocess.Popen[bytes]) -> None:
+    """Before anybody has waited for it, and though it ends well."""
+    processes = Processes(["", "", f"{HERE}/{peer.pid}"], 0)
+    assert processes.ended() is None
+    peer.communicate(b"\n", timeout=10)
+    assert Deadline(5.0).poll(lambda: processes.ended() == 2)
+    assert processes.ended() == 2
+    processes.close()
+    assert processes.ended() is None
 
 
-def test_a_signal_handler_runs_while_a_rank_waits(life: Life) -> None:
-    waiter, late = life["signals"]
-    assert waiter["slots"] == late["slots"] == [0, 1]
-    assert waiter["took"] >= LATE_SECONDS * 0.9
-    assert len(waiter["handled"]) == 1
-    assert waiter["handled"][0] < 0.1 + 0.5
+def test_this_process_other_systems_and_nonsense_are_not_looked_at(
+    peer: subprocess.Popen[bytes],
+) -> None:
+    number = peer.pid
+    names = [own_process(), f"other/pid:[1]/{number}", "", f"{HERE}/x", f"{HERE}/{10**30}"]
+    processes = Processes(names, 0)
+    peer.kill()
+    peer.wait()
+    assert processes.ended() is None
+    processes.close()
 
 
-def test_ctrl_c_ends_a_wait_at_once_and_for_good(life: Life) -> None:
-    interrupted, peer = life["interrupt"]
-    assert interrupted["error"] == "KeyboardInterrupt"
-    assert interrupted["seconds"] < 0.2 + 0.5
-    assert interrupted["again"]["error"] == "CommClosed"
-    assert "ended by KeyboardInterrupt" in interrupted["again"]["text"]
-    assert interrupted["close"]["error"] == "NoneType"
-    assert interrupted["close"]["seconds"] < 0.5
-    assert peer["error"] == "CommPeerLost"
-
-
-def test_a_second_thread_is_refused_and_data_never_cross(life: Life) -> None:
-    waiter, late = life["two_threads"]
-    assert waiter["slots"] == late["slots"] == waiter["afterwards"] == late["afterwards"] == [0, 1]
-    assert [each["error"] for each in waiter["refused"]] == ["CommUsageError"]
-    assert "another thread is inside" in waiter["refused"][0]["text"]
-    assert life["threads_in_turn"][0]["slots"] == [[0, 1]]
-
-
-def test_a_forked_child_is_refused_and_the_parent_goes_on(life: Life) -> None:
-    for report in life["forked"]:
-        assert (report["code"], report["slots"]) == (10, [0, 1])
-        assert report["seconds"] < 5
-
-
-def test_a_close_from_another_thread_ends_a_wait(life: Life) -> None:
-    closer, peer = life["closed_by_a_thread"]
-    assert (closer["error"], peer["error"]) == ("CommClosed", "CommPeerLost")
-    assert closer["seconds"] < 0.2 + 0.4
-    assert all(each["error"] == "NoneType" for each in closer["closes"] + peer["closes"])
-    assert max(each["seconds"] for each in closer["closes"]) < 0.4
-    assert closer["again"]["error"] == "CommClosed"
-
-
-def test_two_communicators_of_one_launch_live_and_end_apart(life: Life) -> None:
-    for report in life["second_launch"]:
-        assert report["both"] == [[0, 1]] * 3
-        assert report["names"] == ["world", "world.2"]
-        assert report["closed"]["error"] == "CommClosed"
-        assert report["alone"] == report["third"] == [0, 1]
-
-
-def test_a_late_rank_is_a_timeout_here_and_a_lost_peer_there(life: Life) -> None:
-    waiter, late = (report["late"] for report in life["second_launch"])
-    assert waiter["error"] == "CommTimeout"
-    assert 1.5 <= waiter["seconds"] < 2.5
-    assert late["error"] == "CommPeerLost"
-    assert [report["again"]["error"] for report in life["second_launch"]] == [
-        "CommTimeout",
-        "CommPeerLost",
-    ]
-
-
-def test_nothing_is_unpickled_and_nobody_listens_on_every_interface(life: Life) -> None:
-    for report in life["security"]:
-        assert report["unpickled"] == []
-        assert len(report["listeners"]) > 0
-        for listener in report["listeners"]:
-            address, _ = listener.rsplit(":", 1)
-            assert set(address) != {"0"}
-            assert address in ("0100007F", "00000000000000000000000001000000")
-
-
-def test_a_process_that_never_closes_ends_soon_and_well(life: Life) -> None:
-    for end in life["end"]:
-        assert end["code"] == 0, end
-        assert end["seconds"] < 4
-        assert "Traceback" not in end["errors"]
-        assert "terminate" not in end["errors"]
-
-
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_rank_is_lost_to_all_others_within_two_seconds(victim: int) -> None:
-    with ranks("gather_for_ever", 3, CALL_TIMEOUT="30") as started:
-        for process in started:
-            assert process.next()["topic"] == "ready"
-        time.sleep(0.1)
-        killed = started[victim].signal(signal.SIGKILL)
-        for rank, process in enumerate(started):
-            if rank != victim:
-                failure, closed = process.rest()
-                assert failure["error"] == failure["again"]["error"] == "CommPeerLost", failure
-                assert failure["again"]["text"] == failure["text"]
-                assert failure["at"] - killed < 2
-                assert closed["at"] - failure["at"] < 1
-                assert process.wait() == 0, process.errors()
-
-
-def test_a_stopped_rank_times_out_and_gets_no_result_when_it_wakes() -> None:
-    with ranks("gather_for_ever", 2, CALL_TIMEOUT="2") as started:
-        for process in started:
-            process.next()
-        time.sleep(0.1)
-        stopped = started[1].signal(signal.SIGSTOP)
-        failure, _ = started[0].rest()
-        assert failure["error"] == "CommTimeout"
-        assert 1.9 < failure["at"] - stopped < 3.0
-        started[1].signal(signal.SIGCONT)
-        woken, _ = started[1].rest()
-        assert woken["error"] in ("CommPeerLost", "CommTimeout")
-        assert [process.wait() for process in started] == [0, 0]
-
-
-def test_world_sizes_that_differ_fail_in_both_processes() -> None:
-    port, command = free_port(), [sys.executable, "-c", "import dcp_comm; dcp_comm.init('torch')"]
-    started = [
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, **with_path(), **launcher_variables(rank, size, port)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, size in ((0, 2), (1, 3))
-    ]
-    for process in started:
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 1
-        assert "CommMismatch: init: the process at place" in errors
-
-
-def test_under_torchrun_with_and_without_a_process_group() -> None:
-    options = ["--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
-    module = ["-m", "torch.distributed.run", *options, "-m", "tests.processes", "torchrun"]
-    done = subprocess.run(
-        [sys.executable, *module],
-        cwd=ROOT,
-        env={**os.environ, **with_path(), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = sorted(map(json.loads, done.stdout.splitlines()), key=lambda each: each["rank"])
-    for rank, report in enumerate(found):
-        assert report["where"] == f"rank {rank} of 2, backend torch"
-        for name in ("world", "group", "afterwards"):
-            assert report[name] == [0, 1]
-        # Torch sorts the ranks that a group is made of; the slots are the group's, not the list's.
-        assert report["backwards"] == [rank, [0, 1]]
-        assert report["total"] == 3
-    assert found[0]["solo"] == [0]
-    assert found[1]["outsider"]["error"] == "CommUsageError"
-    assert "a process group that this rank belongs to" in found[1]["outsider"]["text"]
+def test_nothing_is_left_open(peer: subprocess.Popen[bytes]) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    processes = Processes([f"{HERE}/{peer.pid}"] * 3, 0)
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    processes.close()
+    processes.close()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -8,7 +8,9 @@ GPUs also for how long one call holds the host, beside torch.distributed's own c
 import argparse
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -16,8 +18,9 @@ import torch.distributed as dist
 from dcp_comm.cli import sharing
 from dcp_comm.cli.collectives import (
     PLACES,
+    Body,
     Timing,
-    enqueue_time,
+    enqueue_times,
     sizes,
     small_gather,
     time_call,
@@ -70,18 +73,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure(arguments: argparse.Namespace, names: list[str], device: torch.device) -> None:
     timings: list[Timing] = []
-    costs: dict[str, float] = {}
-    for name in names:
-        with _connect(name, device) as comm:
-            comm.prepare(arguments.max_bytes)
-            timings += _timings(arguments, comm)
-            costs |= _host_costs(comm)
-            footprint = comm.footprint.nbytes
-        if os.environ["RANK"] == "0" and not arguments.json:
-            print(f"{name}: {size(footprint)} of GPU memory beside torch's allocator", flush=True)
+    with ExitStack() as stack:
+        comms = []
+        for name in names:
+            comms.append(stack.enter_context(_connect(name, device)))
+            comms[-1].prepare(arguments.max_bytes)
+            timings += _timings(arguments, comms[-1])
+        costs = enqueue_times(_gathers(comms)) if device.type == "cuda" else {}
     if os.environ["RANK"] == "0":
+        memory = {comm.backend: comm.footprint.nbytes for comm in comms}
         note = sharing.NOTE if arguments.share_gpus else ""
-        print(_as_json(timings, costs, note) if arguments.json else _text(timings, costs, note))
+        show = _as_json if arguments.json else _text
+        print(show(timings, costs, memory, note), flush=True)
 
 
 def _device() -> torch.device:
@@ -121,21 +124,19 @@ def _timings(arguments: argparse.Namespace, comm: Communicator) -> Iterator[Timi
                     yield time_call(comm, op, nbytes, place, mode, arguments.calls)
 
 
-def _host_costs(comm: Communicator) -> dict[str, float]:
-    """Microseconds that a checked gather of 32 bytes a rank holds the host; none on CPU."""
-    if comm.device.type != "cuda":
-        return {}
-    output, input = small_gather(comm)
-    costs = {comm.backend: enqueue_time(lambda: comm.all_gather_into(output, input))}
-    if comm.backend == "torch":
-        # The name that torch 2.13 gave it, or the one of before.
-        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-        flat = output.view(-1)
-        costs[_ITSELF] = enqueue_time(lambda: gather(flat, input))
-    return costs
+def _gathers(comms: list[Communicator]) -> dict[str, Body]:
+    """A gather of 32 bytes a rank through each backend, and through torch.distributed itself."""
+    bodies: dict[str, Body] = {}
+    for comm in comms:
+        bodies[comm.backend] = partial(comm.all_gather_into, *small_gather(comm))
+    # The name that torch 2.13 gave it, or the one of before.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    output, input = small_gather(comms[0])
+    bodies[_ITSELF] = partial(gather, output.view(-1), input)
+    return bodies
 
 
-def _text(timings: list[Timing], costs: dict[str, float], note: str) -> str:
+def _text(timings: list[Timing], costs: dict[str, float], memory: dict[str, int], note: str) -> str:
     rows = [
         (
             each.op,
@@ -156,8 +157,13 @@ def _text(timings: list[Timing], costs: dict[str, float], note: str) -> str:
     if costs:
         held = [(name, f"{cost:.1f}") for name, cost in costs.items()]
         parts.append(table(("all_gather_into of 32 bytes holds the host", "us"), held))
+        taken = [(name, size(nbytes)) for name, nbytes in memory.items()]
+        parts.append(table(("connected and prepared", "GPU memory outside torch's"), taken))
     return "\n\n".join(filter(None, parts))
 
 
-def _as_json(timings: list[Timing], costs: dict[str, float], note: str) -> str:
-    return as_json({"note": note, "timings": [asdict(t) for t in timings], "host_us": costs})
+def _as_json(
+    timings: list[Timing], costs: dict[str, float], memory: dict[str, int], note: str
+) -> str:
+    rows = [asdict(timing) for timing in timings]
+    return as_json({"note": note, "timings": rows, "host_us": costs, "gpu_bytes": memory})

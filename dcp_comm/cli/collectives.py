@@ -1,7 +1,7 @@
 """The calls that ``dcp-comm bench collectives`` times, and how it times them."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -19,7 +19,7 @@ PLACES = {
 """Every operation with the places in which it works: another buffer, or its own."""
 
 _DTYPE = torch.float32
-_WARM_UP, _BURST, _BURSTS = 3, 16, 50
+_WARM_UP, _BURST, _BURSTS = 3, 16, 100
 
 Body = Callable[[], object]
 
@@ -66,7 +66,7 @@ def time_call(comm: Communicator, op: str, size: int, place: str, mode: str, cal
     body, count = _body(comm, op, size, in_place=place == "in")
     for _ in range(_WARM_UP):
         body()
-    timed = _captured(comm, body, calls) if mode == "graph" else lambda: _repeat(body, calls)
+    timed = _captured(body, calls) if mode == "graph" else lambda: _repeat(body, calls)
     seconds = _slowest(comm, _elapsed(comm, timed) / calls)
     nbytes = count * _DTYPE.itemsize
     algbw = nbytes / seconds / 1e9
@@ -75,22 +75,22 @@ def time_call(comm: Communicator, op: str, size: int, place: str, mode: str, cal
     return Timing(nbytes, count, type_, seconds * 1e6, algbw, busbw, op, comm.backend, mode, place)
 
 
-def enqueue_time(body: Body) -> float:
-    """Microseconds for which one call holds the host: the median over short bursts.
+def enqueue_times(bodies: Mapping[str, Body]) -> dict[str, float]:
+    """Microseconds for which one call of each holds the host: medians over short bursts.
 
     Bursts are short, and the GPU is idle before each, so that the host never waits for a queue.
+    They take turns, so that what else this machine does meets all alike.
     """
-    for _ in range(_BURST):
-        body()
-    bursts = []
+    bursts: dict[str, list[float]] = {name: [] for name in bodies}
     for _ in range(_BURSTS):
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        for _ in range(_BURST):
-            body()
-        bursts.append(time.perf_counter() - started)
+        for name, body in bodies.items():
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            for _ in range(_BURST):
+                body()
+            bursts[name].append(time.perf_counter() - started)
     torch.cuda.synchronize()
-    return median(bursts) / _BURST * 1e6
+    return {name: median(times) / _BURST * 1e6 for name, times in bursts.items()}
 
 
 def small_gather(comm: Communicator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,7 +120,7 @@ def _repeat(body: Body, calls: int) -> None:
         body()
 
 
-def _captured(comm: Communicator, body: Body, calls: int) -> Body:
+def _captured(body: Body, calls: int) -> Body:
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):

@@ -15,8 +15,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from dcp_comm.errors import CommUsageError
-from dcp_comm.nccl import parse_version, version_text
-from dcp_comm.nccl_library import VARIABLE, loaded, trusted
+from dcp_comm.nccl.codes import parse_version, version_text
+from dcp_comm.nccl.library import VARIABLE, loaded, trusted
 
 LOADED = "this process"
 

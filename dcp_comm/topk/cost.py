@@ -283,7 +283,7 @@ def _splitters(k: int, size: int, shape: SplitterShape) -> tuple[Scheme, Scheme]
         chunk_rows=2048,
         size=size,
         rounds=4,
-        peer_bytes=moved + 2 * KEY_BYTES,  # and x and theta, back from the owner
+        peer_bytes=moved + 2 * KEY_BYTES,  # and where windows and prefixes begin and end
         scratch_row=2 * moved + 2 * KEY_BYTES + run,
         kernels=4,
         touched_row=2 * moved + ids,

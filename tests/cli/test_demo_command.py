@@ -69,7 +69,8 @@ def test_a_backend_that_cannot_work_is_3(words: list[str]) -> None:
     ended = dcp_comm([*words, "--backend", "fake"])
     assert ended.returncode == 3
     assert ended.stdout == ""
-    assert ended.stderr.startswith("dcp-comm: backend fake")
+    assert ended.stderr.startswith("dcp-comm: init: backend fake cannot work on every rank")
+    assert "run_ranks" in ended.stderr
     assert not any(noise in ended.stderr for noise in NOISE)
 
 

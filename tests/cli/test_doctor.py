@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dcp_comm import cli, nccl_library, registry
+from dcp_comm import cli, registry
 from dcp_comm.cli import doctor, libraries
 from dcp_comm.errors import BackendUnavailable, CommUsageError
+from dcp_comm.nccl import library
 from dcp_comm.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -204,9 +205,9 @@ def test_every_place_is_searched_and_one_file_is_one_library(
     folder = tmp_path / "lib"
     folder.mkdir()
     (folder / "libnccl.so").symlink_to(site / LIBRARY)
-    found = libraries.libraries({"LD_LIBRARY_PATH": f":{folder}", nccl_library.VARIABLE: str(nccl)})
+    found = libraries.libraries({"LD_LIBRARY_PATH": f":{folder}", library.VARIABLE: str(nccl)})
     assert {library.path: library.sources for library in found} == {
-        str(nccl): (nccl_library.VARIABLE, "ldconfig"),
+        str(nccl): (library.VARIABLE, "ldconfig"),
         str(site / LIBRARY): (libraries.LOADED, "nvidia-nccl-cu13", "LD_LIBRARY_PATH"),
     }
     assert {library.version for library in found} == {"2.28.9"}

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from dcp_comm import nccl_life
-from dcp_comm.nccl_library import VARIABLE
+from dcp_comm.backends.pynccl import PyNcclBackend
+from dcp_comm.contract import Call
+from dcp_comm.deadline import Deadline
+from dcp_comm.nccl import life
+from dcp_comm.nccl.library import VARIABLE
+from dcp_comm.rendezvous import Rendezvous
 
 SOURCE = Path(__file__).with_name("stub.c")
 COMM, PART = 0x7F0123456789, 0x7F9876543210
@@ -122,5 +127,33 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(nccl_life, "captures", lambda stream: False)
+    monkeypatch.setattr(life, "captures", lambda stream: False)
     return torch.device("cuda", 0)
+
+
+Connect = Callable[..., tuple[PyNcclBackend, Stub]]
+
+
+def meeting(gpu: torch.device, timeout: float = 5.0, **more: object) -> Rendezvous:
+    """Where rank 0 of two meets nobody."""
+    return Rendezvous(0, 2, dist.HashStore(), "w", gpu, timeout, Deadline(timeout), **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def connect(stub: Callable[[int], Stub], gpu: torch.device) -> Iterator[Connect]:
+    """Bring up rank 0 of 2 over a version of the stub."""
+    made: list[PyNcclBackend] = []
+
+    def up(version: int = 22809, **more: object) -> tuple[PyNcclBackend, Stub]:
+        library = stub(version)
+        made.append(PyNcclBackend.connect(meeting(gpu, **more)))  # type: ignore[arg-type]
+        return made[-1], library
+
+    yield up
+    for backend in made:
+        backend.close(Deadline(2.0))
+
+
+def issue(backend: PyNcclBackend, *calls: Call) -> None:
+    """Launch calls on a stream of their own, whose work is done at once."""
+    backend.issue(calls, Stream(), Deadline(0.5))  # type: ignore[arg-type]

@@ -15,7 +15,8 @@ import torch.distributed as dist
 import dcp_comm as dc
 from dcp_comm.communicator import Communicator
 from dcp_comm.errors import DcpCommError
-from tests.nccl.parts import PARTS, Calls, captured, merges_are_exact
+from tests.nccl.parts import PARTS, merges_are_exact
+from tests.nccl.workloads import Calls, captured
 from tests.processes import Process, Report, free_port, launcher_variables, report
 
 TIMEOUT = 6.0
@@ -43,11 +44,14 @@ def ranks(
     size: int,
     environment: Callable[[int], dict[str, str]] = shared_gpu,
 ) -> Iterator[list[Process]]:
-    """Start every rank of a scenario; kill what is left at the end."""
+    """Start every rank of a scenario, as in production; kill what is left at the end."""
     port = free_port()
     command = [sys.executable, "-m", "tests.nccl.on_gpu", scenario, backend]
     started = [
-        Process(command, {**launcher_variables(rank, size, port), **environment(rank)})
+        Process(
+            command,
+            {**launcher_variables(rank, size, port), "DCP_COMM_CHECK": "0", **environment(rank)},
+        )
         for rank in range(size)
     ]
     try:

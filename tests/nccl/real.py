@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from dcp_comm.errors import DcpCommError
-from dcp_comm.nccl_functions import Functions
-from dcp_comm.nccl_library import loaded
-from dcp_comm.nccl_options import NcclOptions, configuration
+from dcp_comm.nccl.functions import Functions
+from dcp_comm.nccl.library import loaded
+from dcp_comm.nccl.options import NcclOptions, configuration
 
 
 def listeners() -> list[str]:

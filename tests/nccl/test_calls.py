@@ -1,46 +1,17 @@
 """What pynccl makes of checked calls: which functions, in which order, with which numbers."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
-import torch.distributed as dist
 
-from dcp_comm import nccl_life
 from dcp_comm.backends.pynccl import PyNcclBackend
 from dcp_comm.contract import Call
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import CommClosed, CommPeerLost, CommTimeout, DcpCommError
-from dcp_comm.nccl_options import NcclOptions
-from dcp_comm.rendezvous import Rendezvous
-from tests.nccl.conftest import COMM, PART, STREAM, Stream, Stub
-
-Connect = Callable[..., tuple[PyNcclBackend, Stub]]
-
-
-def meeting(gpu: torch.device, timeout: float = 5.0, **more: object) -> Rendezvous:
-    """Where rank 0 of two meets nobody."""
-    return Rendezvous(0, 2, dist.HashStore(), "w", gpu, timeout, Deadline(timeout), **more)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def connect(stub: Callable[[int], Stub], gpu: torch.device) -> Iterator[Connect]:
-    """Bring up rank 0 of 2 over a version of the stub."""
-    made: list[PyNcclBackend] = []
-
-    def up(version: int = 22809, **more: object) -> tuple[PyNcclBackend, Stub]:
-        library = stub(version)
-        made.append(PyNcclBackend.connect(meeting(gpu, **more)))  # type: ignore[arg-type]
-        return made[-1], library
-
-    yield up
-    for backend in made:
-        backend.close(Deadline(2.0))
-
-
-def issue(backend: PyNcclBackend, *calls: Call) -> None:
-    backend.issue(calls, Stream(), Deadline(0.5))  # type: ignore[arg-type]
+from dcp_comm.nccl.options import NcclOptions
+from tests.nccl.conftest import COMM, PART, STREAM, Connect, Stub, issue, meeting
 
 
 def hexed(tensor: torch.Tensor, offset: int = 0) -> str:
@@ -209,7 +180,7 @@ def test_an_init_that_hangs_is_left_behind_and_aborted_when_it_returns(
 def test_split_names_a_color_that_no_other_part_has(connect: Connect, gpu: torch.device) -> None:
     """Of the part's lowest rank; the key is the place in the part."""
     backend, library = connect(options=NcclOptions(max_ctas=3))
-    child = meeting(gpu).child("w/1.7", 1, 2, Deadline(5.0))
+    child = replace(meeting(gpu), rank=1, name="w/1.7")
     part = backend.split(child, (5, 3))
     assert isinstance(part, PyNcclBackend)
     assert (part.rank, part.size) == (1, 2)
@@ -229,7 +200,7 @@ def test_without_ncclcommsplit_a_part_gets_an_id_of_its_own(
     connect: Connect, gpu: torch.device
 ) -> None:
     backend, library = connect(21403)
-    part = backend.split(meeting(gpu).child("w/1.0", 0, 2, Deadline(5.0)), (0, 1))
+    part = backend.split(meeting(gpu).child("w/1.0", (0, 1), Deadline(5.0)), (0, 1))
     assert isinstance(part, PyNcclBackend)
     assert library.names[-2:] == ["ncclGetUniqueId", "ncclCommInitRankConfig"]
     assert backend.split(None, ()) is None
@@ -248,84 +219,3 @@ def test_close_destroys_once_and_for_all(connect: Connect) -> None:
     ):
         with pytest.raises(CommClosed, match="dropped by close or abort"):
             use()
-
-
-def test_work_that_is_late_on_the_gpu_aborts(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The watch marks the work, sees it pending past the timeout, and sets the stream free."""
-    backend, library = connect(timeout=0.3, options=NcclOptions(split_share=None))
-    stream, tensor = Stream(), torch.zeros(4)
-    stream.event.done = False
-    backend.issue([Call("all_reduce", tensor, tensor, reduce="sum")], stream, Deadline(0.5))  # type: ignore[arg-type]
-    assert Deadline(5.0).poll(lambda: library.names[-1] == "ncclCommAbort")
-    with pytest.raises(CommTimeout, match=r"not finished within 0\.3 s on the GPU"):
-        issue(backend, Call("all_reduce", tensor, tensor, reduce="sum"))
-    with pytest.raises(CommTimeout):
-        backend.check()
-    backend.close(Deadline(1.0))
-    assert library.names.count("ncclCommAbort") == 1
-    assert "ncclCommDestroy" not in library.names
-
-
-def test_the_last_of_many_calls_is_watched_too(connect: Connect) -> None:
-    """It is made while an earlier mark is on its way, and no call follows that could mark it."""
-    backend, library = connect(timeout=0.4, options=NcclOptions(split_share=None))
-    first, last, tensor = Stream(), Stream(), torch.zeros(4)
-    first.event.done = last.event.done = False
-    call = Call("send", tensor, tensor, peer=1)
-    backend.issue([call], first, Deadline(0.5))  # type: ignore[arg-type]
-    assert Deadline(5.0).poll(lambda: first.recorded == 1)
-    backend.issue([call], last, Deadline(0.5))  # type: ignore[arg-type]
-    first.event.done = True
-    assert Deadline(5.0).poll(lambda: last.recorded == 1)
-    assert Deadline(5.0).poll(lambda: library.names[-1] == "ncclCommAbort")
-
-
-def test_work_that_ends_in_time_is_no_concern(connect: Connect) -> None:
-    backend, library = connect(timeout=0.3)
-    stream, tensor = Stream(), torch.zeros(4)
-    for turn in range(1, 4):
-        backend.issue([Call("send", tensor, tensor, peer=1)], stream, Deadline(0.5))  # type: ignore[arg-type]
-        assert Deadline(5.0).poll(lambda turn=turn: stream.recorded == turn)  # type: ignore[misc]
-    backend.check()
-    assert "ncclCommAbort" not in library.names
-
-
-def test_a_stream_that_is_being_captured_is_not_marked(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor is the mark of a capture that began meanwhile ever asked for."""
-    backend, _ = connect(timeout=0.2)
-    answers = iter([False, True, *[True] * 100])
-    monkeypatch.setattr(nccl_life, "captures", lambda stream: next(answers))
-    stream, tensor = Stream(), torch.zeros(4)
-    stream.event.done = False
-    for _ in range(3):
-        backend.issue([Call("send", tensor, tensor, peer=1)], stream, Deadline(0.5))  # type: ignore[arg-type]
-        time.sleep(0.25)
-    backend.check()
-    assert stream.recorded == 1
-
-
-def test_an_asynchronous_error_aborts_without_being_asked_for(connect: Connect) -> None:
-    """So that a host which waits for the stream is set free."""
-    backend, library = connect(options=NcclOptions(split_share=None))
-    library.report(6)
-    assert Deadline(5.0).poll(lambda: library.names[-1] == "ncclCommAbort")
-    with pytest.raises(CommPeerLost, match="NCCL noticed: NCCL result 6"):
-        backend.check()
-
-
-def test_a_call_that_holds_the_host_is_aborted(connect: Connect) -> None:
-    """As lazy connecting does while a peer is missing."""
-    backend, library = connect(timeout=0.3)
-    library.hang("ncclAllReduce")
-    tensor = torch.zeros(4)
-    call = Call("all_reduce", tensor, tensor, reduce="sum")
-    with pytest.raises(CommTimeout):
-        Deadline(0.1).run(lambda: issue(backend, call), "a thread")
-    assert Deadline(5.0).poll(lambda: library.names[-1] == "ncclCommAbort")
-    with pytest.raises(CommTimeout, match="on the host: peers did not connect"):
-        backend.check()
-    library.release()

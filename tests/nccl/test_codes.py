@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from dcp_comm import contract, nccl
+from dcp_comm import contract
 from dcp_comm.errors import CommPeerLost, CommTimeout, DcpCommError
+from dcp_comm.nccl import codes
 
 
 @pytest.mark.parametrize(
@@ -19,9 +20,9 @@ from dcp_comm.errors import CommPeerLost, CommTimeout, DcpCommError
         (23003, (2, 30, 3)),
     ],
 )
-def test_versions_before_and_after_the_change_of_code(code: int, version: nccl.Version) -> None:
-    assert nccl.parse_version(code) == version
-    assert nccl.version_text(version) == ".".join(map(str, version))
+def test_versions_before_and_after_the_change_of_code(code: int, version: codes.Version) -> None:
+    assert codes.parse_version(code) == version
+    assert codes.version_text(version) == ".".join(map(str, version))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_versions_before_and_after_the_change_of_code(code: int, version: nccl.V
     ],
 )
 def test_every_code_becomes_an_error_of_ours(code: int, kind: type[DcpCommError]) -> None:
-    error = nccl.error(code, "all_gather_into", "more\nwords")
+    error = codes.error(code, "all_gather_into", "more\nwords")
     assert type(error) is kind
     assert str(error).startswith(f"all_gather_into: NCCL result {code}, ")
     assert str(error).endswith(": more words")
@@ -49,16 +50,16 @@ def test_every_code_becomes_an_error_of_ours(code: int, kind: type[DcpCommError]
 
 def test_a_system_error_about_a_connection_is_a_lost_peer() -> None:
     words = "socketProgress: Connection closed by remote peer host<1234>"
-    assert type(nccl.error(2, "check", words)) is CommPeerLost
-    assert type(nccl.error(2, "check", "no space left on /dev/shm")) is DcpCommError
+    assert type(codes.error(2, "check", words)) is CommPeerLost
+    assert type(codes.error(2, "check", "no space left on /dev/shm")) is DcpCommError
 
 
 def test_long_words_are_cut() -> None:
-    assert len(str(nccl.error(3, "check", "x" * 10_000))) < 500
+    assert len(str(codes.error(3, "check", "x" * 10_000))) < 500
 
 
 def test_every_reduction_that_is_legal_has_codes() -> None:
-    assert set(contract.REDUCTIONS) == set(nccl.REDUCTIONS)
+    assert set(contract.REDUCTIONS) == set(codes.REDUCTIONS)
     reducible = {dtype for dtypes in contract.REDUCTIONS.values() for dtype in dtypes}
-    assert reducible == set(nccl.DTYPES)
-    assert nccl.DTYPES[torch.uint8] == nccl.BYTES
+    assert reducible == set(codes.DTYPES)
+    assert codes.DTYPES[torch.uint8] == codes.BYTES

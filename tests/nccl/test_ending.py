@@ -11,16 +11,14 @@ from dcp_comm.backends.pynccl import PyNcclBackend
 from dcp_comm.contract import Call
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import CommTimeout
-from dcp_comm.nccl_options import NcclOptions
 from dcp_comm.rendezvous import Rendezvous
 from tests.nccl.conftest import Stream, Stub
 
 
-def connect(gpu: torch.device, *, share: bool = False) -> PyNcclBackend:
+def connect(gpu: torch.device) -> PyNcclBackend:
     """Rank 0 of 2."""
-    options = NcclOptions(split_share=share)
     store, deadline = dist.HashStore(), Deadline(5.0)
-    return PyNcclBackend.connect(Rendezvous(0, 2, store, "w", gpu, 5.0, deadline, None, options))
+    return PyNcclBackend.connect(Rendezvous(0, 2, store, "w", gpu, 5.0, deadline))
 
 
 def send(backend: PyNcclBackend, *, done: bool = True) -> None:
@@ -90,20 +88,23 @@ def test_an_abort_that_hangs_holds_nobody_up(
     assert Deadline(2.0).poll(lambda: endings(library) == ["ncclCommAbort"])
 
 
-def test_a_shared_communicator_without_work_is_destroyed_instead_of_aborted(
+def test_a_communicator_with_parts_is_destroyed_instead_of_aborted(
     stub: Callable[[int], Stub], gpu: torch.device
 ) -> None:
-    """Aborting it would take its relatives along."""
+    """Aborting it would take those along with which it shares its resources."""
     library = stub(22809)
-    connect(gpu, share=True).abort()
+    backend = connect(gpu)
+    backend.split(None, ())
+    backend.abort()
     assert Deadline(2.0).poll(lambda: endings(library) == ["ncclCommDestroy"])
 
 
-def test_a_shared_communicator_whose_work_is_stuck_is_aborted_after_a_second(
+def test_a_communicator_with_parts_is_aborted_after_a_second_if_work_is_stuck(
     stub: Callable[[int], Stub], gpu: torch.device
 ) -> None:
     library = stub(22809)
-    backend = connect(gpu, share=True)
+    backend = connect(gpu)
+    backend.split(None, ())
     send(backend, done=False)
     backend.abort()
     assert Deadline(2.0).poll(lambda: endings(library) == ["ncclCommAbort"])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dcp_comm import nccl_library
 from dcp_comm.errors import BackendUnavailable, CommUsageError
-from dcp_comm.nccl_functions import Functions
-from dcp_comm.nccl_library import VARIABLE, Found
+from dcp_comm.nccl import library
+from dcp_comm.nccl.functions import Functions
+from dcp_comm.nccl.library import VARIABLE, Found
 from tests.nccl.conftest import Stub
 
 MAPS = """\
@@ -35,22 +35,22 @@ def file(tmp_path: Path) -> Path:
 def test_the_order_of_the_search(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Argument, variable, already loaded, wheel, cuda.pathfinder, system."""
     wheel, other = Found("/wheel", "nvidia-nccl-cu13 2.28.9"), Found("/toolkit", "cuda.pathfinder")
-    monkeypatch.setattr(nccl_library, "_pathfinder", lambda: iter([other]))
-    monkeypatch.setattr(nccl_library, "_wheels", lambda: iter([wheel]))
-    monkeypatch.setattr(nccl_library, "loaded", lambda: ("/torch's",))
+    monkeypatch.setattr(library, "_pathfinder", lambda: iter([other]))
+    monkeypatch.setattr(library, "_wheels", lambda: iter([wheel]))
+    monkeypatch.setattr(library, "loaded", lambda: ("/torch's",))
     monkeypatch.setenv(VARIABLE, str(file))
     asked = file.with_name("libnccl.so.3")
     asked.write_bytes(b"")
-    assert nccl_library.find(str(asked)) == Found(str(asked), "argument")
-    assert nccl_library.find() == Found(str(file), VARIABLE)
+    assert library.find(str(asked)) == Found(str(asked), "argument")
+    assert library.find() == Found(str(file), VARIABLE)
     monkeypatch.delenv(VARIABLE)
-    assert nccl_library.find() == Found("/torch's", "already loaded")
-    monkeypatch.setattr(nccl_library, "loaded", lambda: ())
-    assert nccl_library.find() == wheel
-    monkeypatch.setattr(nccl_library, "_wheels", lambda: iter(()))
-    assert nccl_library.find() == other
-    monkeypatch.setattr(nccl_library, "_pathfinder", lambda: iter(()))
-    assert nccl_library.find() == Found("libnccl.so.2", "system")
+    assert library.find() == Found("/torch's", "already loaded")
+    monkeypatch.setattr(library, "loaded", lambda: ())
+    assert library.find() == wheel
+    monkeypatch.setattr(library, "_wheels", lambda: iter(()))
+    assert library.find() == other
+    monkeypatch.setattr(library, "_pathfinder", lambda: iter(()))
+    assert library.find() == Found("libnccl.so.2", "system")
 
 
 def test_what_is_mapped_is_found_once_a_file(
@@ -58,55 +58,55 @@ def test_what_is_mapped_is_found_once_a_file(
 ) -> None:
     """Plugins are not counted; a library that was replaced on disk still is."""
     (tmp_path / "maps").write_text(MAPS)
-    monkeypatch.setattr(nccl_library, "_MAPS", tmp_path / "maps")
+    monkeypatch.setattr(library, "_MAPS", tmp_path / "maps")
     paths = ("/opt/venv/nvidia/nccl/lib/libnccl.so.2", "/usr/lib/a b/libnccl.so.2.28.9")
-    assert nccl_library.loaded() == paths
+    assert library.loaded() == paths
 
 
 def test_two_libraries_are_refused_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CommUsageError, match=r"2 different libraries: /a, /b, need one.*TWO_NCCL"):
-        nccl_library.unless_one(("/a", "/b"))
-    nccl_library.unless_one(("/a",))
-    nccl_library.unless_one(())
+        library.unless_one(("/a", "/b"))
+    library.unless_one(("/a",))
+    library.unless_one(())
     monkeypatch.setenv("DCP_COMM_TWO_NCCL", "1")
-    nccl_library.unless_one(("/a", "/b"))
+    library.unless_one(("/a", "/b"))
 
 
 def test_a_trusted_path_is_returned_without_links(file: Path) -> None:
     link = file.with_name("link.so")
     link.symlink_to(file)
-    assert nccl_library.trusted(str(link), VARIABLE) == str(file)
+    assert library.trusted(str(link), VARIABLE) == str(file)
 
 
 def test_a_path_must_be_absolute(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
     monkeypatch.chdir(file.parent)
     monkeypatch.setenv(VARIABLE, file.name)
     with pytest.raises(CommUsageError, match=f"{VARIABLE}: got 'libnccl.so.2', need an absolute"):
-        nccl_library.find()
+        library.find()
 
 
 @pytest.mark.parametrize("name", ["", "missing.so"])
 def test_a_path_must_be_a_regular_file(file: Path, name: str) -> None:
     with pytest.raises(CommUsageError, match=r"need (a shared library|an existing file)"):
-        nccl_library.trusted(str(file.parent / name), VARIABLE)
+        library.trusted(str(file.parent / name), VARIABLE)
 
 
 @pytest.mark.parametrize("bit", [stat.S_IWOTH, stat.S_IWOTH | stat.S_IWGRP])
 def test_nobody_else_may_be_able_to_change_it(file: Path, bit: int) -> None:
     file.chmod(0o755 | bit)
     with pytest.raises(CommUsageError, match="which others may write"):
-        nccl_library.trusted(str(file), VARIABLE)
+        library.trusted(str(file), VARIABLE)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_it_must_belong_to_root_or_to_the_user(file: Path) -> None:
     os.chown(file, 4711, -1)
     with pytest.raises(CommUsageError, match="owned by user id 4711, need a file owned by root"):
-        nccl_library.trusted(str(file), VARIABLE)
+        library.trusted(str(file), VARIABLE)
     os.chown(file, 0, 4711)
     file.chmod(0o775)
     with pytest.raises(CommUsageError, match="which others may write"):
-        nccl_library.trusted(str(file), VARIABLE)
+        library.trusted(str(file), VARIABLE)
 
 
 def test_what_the_loader_refuses_is_unavailable(

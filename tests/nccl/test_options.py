@@ -5,8 +5,8 @@ import ctypes
 import pytest
 
 from dcp_comm.errors import CommArgumentError
-from dcp_comm.nccl import Version
-from dcp_comm.nccl_options import NcclConfig, NcclOptions, configuration
+from dcp_comm.nccl.codes import Version
+from dcp_comm.nccl.options import NcclConfig, NcclOptions, configuration
 
 UNSET = -(2**31)
 INTEGERS = [name for name, kind, *_ in NcclConfig._fields_ if kind is ctypes.c_int]

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dcp_comm import nccl_library
+from dcp_comm.nccl.library import find
 from tests.processes import ROOT, with_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.xdist_group("libnccl")]
@@ -29,7 +29,7 @@ MEMBER = "nvidia/nccl/lib/libnccl.so.2"
 @pytest.fixture(scope="module")
 def library() -> Iterator[str]:
     """Path of a real libnccl."""
-    found = nccl_library.find()
+    found = find()
     if found.origin != "system":
         yield found.path
         return

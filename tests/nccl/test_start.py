@@ -18,8 +18,8 @@ from dcp_comm.errors import (
     CommUsageError,
     DcpCommError,
 )
-from dcp_comm.nccl import exclusive_gpu
-from dcp_comm.nccl_options import NcclOptions
+from dcp_comm.nccl.codes import exclusive_gpu
+from dcp_comm.nccl.options import NcclOptions
 from dcp_comm.rendezvous import Rendezvous
 from dcp_comm.settings import Settings
 from tests.nccl.conftest import Stub

@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dcp_comm import nccl
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import CommMismatch, CommPeerLost, CommTimeout, DcpCommError
+from dcp_comm.nccl import codes
 from dcp_comm.rendezvous import Rendezvous
 
 SECRET = bytes(range(128, 256))
@@ -30,11 +30,11 @@ def test_raw_bytes_arrive_as_they_were() -> None:
     store, received = dist.HashStore(), list[bytes]()
 
     def receive() -> None:
-        received.append(nccl.exchange_id(meeting(store, 1), must_not_be_called))
+        received.append(codes.exchange_id(meeting(store, 1), must_not_be_called))
 
     thread = threading.Thread(target=receive)
     thread.start()
-    assert nccl.exchange_id(meeting(store, 0), lambda: SECRET) == SECRET
+    assert codes.exchange_id(meeting(store, 0), lambda: SECRET) == SECRET
     thread.join(10)
     assert received == [SECRET]
 
@@ -44,38 +44,38 @@ def test_anything_that_is_no_id_is_refused_unread(length: int) -> None:
     store = dist.HashStore()
     store.set("nccl/id", "x" * length)
     with pytest.raises(CommMismatch, match=f"got {length} bytes, need 128 bytes"):
-        nccl.exchange_id(meeting(store, 1), must_not_be_called)
+        codes.exchange_id(meeting(store, 1), must_not_be_called)
 
 
 def test_a_rank_0_that_fails_tells_why() -> None:
     store = dist.HashStore()
 
     def fail() -> bytes:
-        raise nccl.error(2, "ncclGetUniqueId", "no interface eth7")
+        raise codes.error(2, "ncclGetUniqueId", "no interface eth7")
 
     with pytest.raises(DcpCommError, match="no interface eth7"):
-        nccl.exchange_id(meeting(store, 0), fail)
+        codes.exchange_id(meeting(store, 0), fail)
     with pytest.raises(CommPeerLost, match=r"rank 0 could not make one: .*no interface eth7"):
-        nccl.exchange_id(meeting(store, 1), must_not_be_called)
+        codes.exchange_id(meeting(store, 1), must_not_be_called)
 
 
 def test_a_rank_0_that_says_nothing_is_not_awaited_for_ever() -> None:
     with pytest.raises(CommTimeout, match=r"rank 0 gave none within 0\.2 s"):
-        nccl.exchange_id(meeting(dist.HashStore(), 1, 0.2), must_not_be_called)
+        codes.exchange_id(meeting(dist.HashStore(), 1, 0.2), must_not_be_called)
 
 
 def test_another_epochs_id_is_not_seen() -> None:
     store = dist.HashStore()
-    nccl.exchange_id(meeting(dist.PrefixStore("world", store), 0), lambda: SECRET)
+    codes.exchange_id(meeting(dist.PrefixStore("world", store), 0), lambda: SECRET)
     late = meeting(dist.PrefixStore("world.2", store), 1, 0.1)
     with pytest.raises(CommTimeout):
-        nccl.exchange_id(late, must_not_be_called)
+        codes.exchange_id(late, must_not_be_called)
 
 
 def test_a_used_id_does_not_stay_in_the_store() -> None:
     store = dist.HashStore()
-    nccl.exchange_id(meeting(store, 0), lambda: SECRET)
-    nccl.forget_id(meeting(store, 0))
+    codes.exchange_id(meeting(store, 0), lambda: SECRET)
+    codes.forget_id(meeting(store, 0))
     assert not store.check(["nccl/id"])
 
 
@@ -92,5 +92,5 @@ class Gone(dist.Store):
 @pytest.mark.parametrize(("rank", "make"), [(0, lambda: SECRET), (1, must_not_be_called)])
 def test_a_lost_store_is_a_lost_peer(rank: int, make: Callable[[], bytes]) -> None:
     with pytest.raises(CommPeerLost) as caught:
-        nccl.exchange_id(meeting(Gone(), rank), make)
+        codes.exchange_id(meeting(Gone(), rank), make)
     assert SECRET.hex() not in str(caught.value)

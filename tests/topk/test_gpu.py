@@ -8,7 +8,8 @@ from torch import Tensor
 from dcp_comm.kernels import torch_ops as ops
 from dcp_comm.sharding import Shard
 from dcp_comm.topk.keys import PAD
-from tests.topk.cases import check_local, check_merge
+from tests.topk.cases import check_merge
+from tests.topk.local_cases import check_local
 from tests.topk.scores import KINDS, drawn
 from tests.topk.test_sweep import QUICK, build
 

@@ -12,7 +12,7 @@ from dcp_comm.errors import CommArgumentError
 from dcp_comm.topk import local
 from dcp_comm.topk.local import local_topk
 from tests import oracle
-from tests.topk.cases import check_local
+from tests.topk.local_cases import check_local
 from tests.topk.scores import KINDS, drawn
 
 NAN, INF = float("nan"), float("inf")

@@ -21,7 +21,8 @@ from dcp_comm.topk.job import MergeJob
 from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.workspace import Workspace
 from tests import oracle
-from tests.topk.cases import Case, check_local, check_merge
+from tests.topk.cases import Case, check_merge
+from tests.topk.local_cases import check_local
 from tests.topk.scores import drawn
 
 Patch = pytest.MonkeyPatch

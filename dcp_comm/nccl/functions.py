@@ -8,11 +8,11 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from dcp_comm import nccl, nccl_library
 from dcp_comm.errors import BackendUnavailable
-from dcp_comm.nccl import IN_PROGRESS, SUCCESS, UNIQUE_ID_BYTES, Version, version_text
-from dcp_comm.nccl_library import Found
-from dcp_comm.nccl_options import NcclConfig
+from dcp_comm.nccl import codes, library
+from dcp_comm.nccl.codes import IN_PROGRESS, SUCCESS, UNIQUE_ID_BYTES, Version, version_text
+from dcp_comm.nccl.library import Found
+from dcp_comm.nccl.options import NcclConfig
 
 
 class UniqueId(ctypes.Structure):
@@ -71,14 +71,14 @@ class Functions:
 
     def __init__(self, found: Found) -> None:
         self.found = found
-        self._library = nccl_library.open_library(found)
+        self._library = library.open_library(found)
         self.call: dict[str, Callable[..., int]] = {}
         for name, arguments in _ARGUMENTS.items():
             if hasattr(self._library, name):
                 self.call[name] = self._bind(name, arguments, _I)
         if "ncclGetVersion" not in self.call:
             raise BackendUnavailable(f"{found} is no libnccl: it has no ncclGetVersion")
-        self.version = nccl.parse_version(self.read("ncclGetVersion"))
+        self.version = codes.parse_version(self.read("ncclGetVersion"))
         for name in _ARGUMENTS:
             if name not in _REPLACEABLE:
                 self.require(name)
@@ -86,7 +86,7 @@ class Functions:
     @classmethod
     def load(cls, path: str | None = None) -> "Functions":
         """Find and bind the library; ``path`` overrides the search."""
-        return cls(nccl_library.find(path))
+        return cls(library.find(path))
 
     def __contains__(self, name: str) -> bool:
         return name in self.call
@@ -101,7 +101,7 @@ class Functions:
             need, has = version_text(_SINCE.get(name, _OLDEST)), version_text(self.version)
             raise BackendUnavailable(
                 f"{name} needs NCCL >= {need}, found {has} at {self.found}. "
-                f"Use a newer one; {nccl_library.VARIABLE} names another than torch's"
+                f"Use a newer one; {library.VARIABLE} names another than torch's"
             )
 
     def read(self, name: str, *comm: int) -> int:
@@ -155,7 +155,7 @@ class Functions:
     def unless_ok(self, code: int, what: str) -> None:
         """Raise what a result code stands for; "in progress" is fine."""
         if code not in (SUCCESS, IN_PROGRESS):
-            raise nccl.error(code, what, self.explain(code))
+            raise codes.error(code, what, self.explain(code))
 
     def _text(self, name: str, argument: Any, value: int | None) -> str:
         words = self._bind(name, (argument,), ctypes.c_char_p)(value)

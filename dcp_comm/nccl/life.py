@@ -15,9 +15,10 @@ from collections.abc import Callable
 import torch
 
 from dcp_comm.deadline import Deadline
-from dcp_comm.errors import CommTimeout, DcpCommError
-from dcp_comm.nccl import IN_PROGRESS, SUCCESS, error
-from dcp_comm.nccl_handle import Handle
+from dcp_comm.errors import CommPeerLost, CommTimeout, DcpCommError
+from dcp_comm.nccl.codes import IN_PROGRESS, SUCCESS, error
+from dcp_comm.nccl.handle import Handle
+from dcp_comm.processes import Processes
 from dcp_comm.streams import captures, driver
 
 _PERIOD_SECONDS = 0.1
@@ -28,26 +29,34 @@ _RELAXED = 2
 class Watch:
     """A daemon thread that notices what NCCL does not report to a waiting host.
 
-    It looks at NCCL's asynchronous error, at how long a call has held the host, and at how long
-    work has been on the GPU: it marks the stream of the last call with an event, and once that has
-    passed and more calls were made, again. It touches nothing that is being captured.
+    It looks at NCCL's asynchronous error, at the processes of the other ranks, at how long a call
+    has held the host, and at how long work has been on the GPU: it marks the stream of the last
+    call with an event, and once that has passed and more calls were made, again. It touches nothing
+    that is being captured.
 
     Args:
         handle: What to look at, until `stop`.
-        device: Its GPU.
+        processes: Of the other ranks; closed by `stop`.
+        device: The handle's GPU.
         timeout: Seconds that one call may take, on the host, or on the GPU from its mark on.
         react: Called in the thread, once, after a failure was noted.
     """
 
     def __init__(
-        self, handle: Handle, device: torch.device, timeout: float, react: Callable[[], None]
+        self,
+        handle: Handle,
+        processes: Processes,
+        device: torch.device,
+        timeout: float,
+        react: Callable[[], None],
     ) -> None:
         self.failure: DcpCommError | None = None
-        self._handle, self._device, self._timeout, self._react = handle, device, timeout, react
+        self._handle, self._processes, self._device = handle, processes, device
+        self._timeout, self._react = timeout, react
         self._entered: float | None = None
         self._stream: torch.cuda.Stream | None = None
         self._calls = self._marked_calls = 0
-        self._mark: tuple[torch.cuda.Event, float] | None = None
+        self._mark: tuple[Callable[[], bool], float] | None = None
         self._stopped, self._looking = threading.Event(), threading.Lock()
         atexit.register(self.stop)
         threading.Thread(target=self._run, name="dcp_comm nccl watch", daemon=True).start()
@@ -63,8 +72,8 @@ class Watch:
 
     def is_idle(self) -> Callable[[], bool]:
         """Return what tells whether the host has left NCCL and the last call's stream has run."""
-        event = self._record()
-        return lambda: self._entered is None and (event is None or event.query())
+        passed = self._record()
+        return lambda: self._entered is None and (passed is None or passed())
 
     def check(self) -> None:
         """Raise what was found, if anything was."""
@@ -79,6 +88,7 @@ class Watch:
         self._stopped.set()
         atexit.unregister(self.stop)
         if self._looking.acquire(timeout=_LAST_LOOK_SECONDS):
+            self._processes.close()
             self._looking.release()
 
     def _run(self) -> None:
@@ -94,6 +104,9 @@ class Watch:
         code = self._handle.async_error()
         if code not in (SUCCESS, IN_PROGRESS):
             return error(code, "NCCL noticed", self._handle.explain(code))
+        ended = self._processes.ended()
+        if ended is not None:
+            return CommPeerLost(f"the process of rank {ended} has ended")
         now, entered = time.monotonic(), self._entered
         if entered is not None and now - entered > self._timeout:
             return self._late("on the host: peers did not connect")
@@ -104,27 +117,28 @@ class Watch:
 
     def _late_on_gpu(self, now: float) -> DcpCommError | None:
         if self._mark is None and self._calls != self._marked_calls:
-            self._marked_calls, event = self._calls, self._record()
-            self._mark = None if event is None else (event, now)
+            self._marked_calls, passed = self._calls, self._record()
+            self._mark = None if passed is None else (passed, now)
         if self._mark is None:
             return None
-        event, since = self._mark
-        if event.query():
+        passed, since = self._mark
+        if passed():
             self._mark = None
         elif now - since > self._timeout:
-            return self._late("on the GPU: a peer did not make the call, or work before it is long")
+            return self._late("on the GPU: a peer did not come, or its stream is long")
         return None
 
-    def _record(self) -> torch.cuda.Event | None:
-        """Mark what is on the stream of the last call, unless it is being captured.
+    def _record(self) -> Callable[[], bool] | None:
+        """Mark what is on the stream of the last call, and return what tells whether it has passed.
 
+        None where there is nothing, or a graph is being captured.
         Looks before and after: the mark of a capture that began in between must not be queried.
         """
         stream = self._stream
         if stream is None or captures(stream):
             return None
-        event = stream.record_event()
-        return None if captures(stream) else event
+        passed = stream.record_event().query
+        return None if captures(stream) else passed
 
     def _late(self, where: str) -> CommTimeout:
         return CommTimeout(f"a call was not finished within {self._timeout:g} s {where}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dcp_comm.checks import check_int
 from dcp_comm.errors import CommArgumentError, refusal
-from dcp_comm.nccl import Version, version_text
+from dcp_comm.nccl.codes import Version, version_text
 
 _MAGIC = 0xCAFEBEEF
 _UNSET = -(2**31)

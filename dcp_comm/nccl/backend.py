@@ -4,10 +4,14 @@
    under the deadline. The communicator is a blocking one: a call on a non-blocking one costs three
    to four times as much on the host.
 2. Calls go on the given stream and return. What only moves travels as bytes.
-3. A thread of its own watches (`dcp_comm.nccl_life.Watch`): a lost peer or a call that does not
+3. A thread of its own watches (`dcp_comm.nccl.life.Watch`): a lost peer or a call that does not
    finish within the timeout aborts the communicator, which sets waiting streams free, and the next
-   call, or `check`, raises.
+   call, or `check`, raises. Replays of CUDA graphs are not calls: there it notices lost peers, but
+   not peers that are late.
 4. `close` and `abort` return in time even while a captured CUDA graph holds the communicator.
+5. Kernels of two communicators on one GPU (this one and torch's, or two of these) wait for their
+   peers and keep the GPU from one another while they do. Their calls, and replays of graphs that
+   hold them, go in one order on every rank, on one stream or on streams joined by events.
 """
 
 import logging
@@ -18,14 +22,15 @@ from typing import ClassVar, Generic, Self, TypeVar
 
 import torch
 
-from dcp_comm import nccl
 from dcp_comm.backend import Backend, Capabilities
 from dcp_comm.contract import Call
 from dcp_comm.deadline import Deadline
-from dcp_comm.errors import CommClosed, CommTimeout
-from dcp_comm.nccl import DTYPES, IN_PROGRESS, REDUCTIONS, SUCCESS, Version
-from dcp_comm.nccl_handle import Handle
-from dcp_comm.nccl_life import Ending, Watch, prepare_thread
+from dcp_comm.errors import CommClosed, CommPeerLost, CommTimeout
+from dcp_comm.nccl import codes
+from dcp_comm.nccl.codes import DTYPES, IN_PROGRESS, REDUCTIONS, SUCCESS, Version
+from dcp_comm.nccl.handle import Handle
+from dcp_comm.nccl.life import Ending, Watch, prepare_thread
+from dcp_comm.processes import Processes
 from dcp_comm.rendezvous import Rendezvous
 
 _logger = logging.getLogger("dcp_comm")
@@ -47,6 +52,7 @@ class NcclBackend(Backend, Generic[H]):
         timeout: Seconds that one call may take.
         owned: Whether it ends with this backend; an application's own never does.
         shares: Whether relatives use its resources, so that aborting it would end them too.
+        processes: What `dcp_comm.processes.own_process` says on each rank, if known.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(devices=("cuda",), capturable=True)
@@ -61,12 +67,14 @@ class NcclBackend(Backend, Generic[H]):
         *,
         owned: bool = True,
         shares: bool = False,
+        processes: Sequence[str] = (),
     ) -> None:
         super().__init__(rank, size, device)
         self._handle: H | None = handle
         self.timeout, self.shares, self._owned = timeout, shares, owned
         self._captured = False
-        self._watch = Watch(handle, device, timeout, self._give_up)
+        others = Processes(processes, rank)
+        self._watch = Watch(handle, others, device, timeout, self._give_up)
         self._ending, self._unended = Ending(handle, device), threading.Lock()
 
     @classmethod
@@ -79,17 +87,17 @@ class NcclBackend(Backend, Generic[H]):
     @classmethod
     def library(cls, device: torch.device) -> str:
         """NCCL's version, which must be the same on every rank."""
-        return f"NCCL {nccl.version_text(cls._version())}"
+        return f"NCCL {codes.version_text(cls._version())}"
 
     @classmethod
     def exclusive(cls, device: torch.device) -> str:
         """NCCL takes one rank a GPU."""
-        return nccl.exclusive_gpu(device)
+        return codes.exclusive_gpu(device)
 
     @classmethod
     def connect(cls, rendezvous: Rendezvous) -> Self:
         """Exchange the unique id, then join."""
-        unique_id = nccl.exchange_id(rendezvous, cls._make_id)
+        unique_id = codes.exchange_id(rendezvous, cls._make_id)
         rank, size, device = rendezvous.rank, rendezvous.size, rendezvous.device
         handle = run_on_device(
             lambda: cls._join(unique_id, rendezvous),
@@ -98,9 +106,9 @@ class NcclBackend(Backend, Generic[H]):
             f"creating the NCCL communicator {rendezvous.name!r}",
         )
         if rank == 0:
-            nccl.forget_id(rendezvous)
-        shares = cls._is_shared(rendezvous)
-        return cls(handle, rank, size, device, rendezvous.timeout, shares=shares)
+            codes.forget_id(rendezvous)
+        timeout, processes = rendezvous.timeout, rendezvous.processes
+        return cls(handle, rank, size, device, timeout, processes=processes)
 
     @classmethod
     @abstractmethod
@@ -122,11 +130,6 @@ class NcclBackend(Backend, Generic[H]):
     def _join(cls, unique_id: bytes, rendezvous: Rendezvous) -> H:
         """Call ncclCommInitRankConfig or its like; blocks until all ranks have come."""
 
-    @classmethod
-    def _is_shared(cls, rendezvous: Rendezvous) -> bool:
-        """Whether parts split from the communicator share its resources."""
-        return False
-
     def issue(
         self, calls: Sequence[Call], stream: torch.cuda.Stream | None, deadline: Deadline
     ) -> None:
@@ -141,7 +144,7 @@ class NcclBackend(Backend, Generic[H]):
             self._watch.leave(stream)
         if code != SUCCESS:
             what = " + ".join(call.op for call in calls)
-            raise nccl.error(code, what, handle.explain(code))
+            raise codes.error(code, what, handle.explain(code))
         if not self._captured:
             self._captured = torch.cuda.is_current_stream_capturing()
 
@@ -151,7 +154,7 @@ class NcclBackend(Backend, Generic[H]):
         self._watch.check()
         code = handle.async_error()
         if code not in (SUCCESS, IN_PROGRESS):
-            raise nccl.error(code, "check", handle.explain(code))
+            raise codes.error(code, "check", handle.explain(code))
 
     def abort(self) -> None:
         """Abort in the background; a communicator that shares resources only if work is stuck."""
@@ -189,10 +192,15 @@ class NcclBackend(Backend, Generic[H]):
         return self._owned and self._unended.acquire(blocking=False)
 
     def _give_up(self) -> None:
-        """What the watch does on a failure: set free the streams that wait for a peer."""
+        """What the watch does on a failure: set free the streams that wait for a peer.
+
+        A peer that has ended may have left work that only needs a moment more.
+        """
         self._handle = None
         if self._owned and self._unended.acquire(blocking=False):
-            self._ending.begin(lambda: False, 0.0)
+            moment = isinstance(self._watch.failure, CommPeerLost) or self.shares
+            is_idle = self._watch.is_idle() if self.shares else lambda: False
+            self._ending.begin(is_idle, _ABORT_GRACE_SECONDS if moment else 0.0)
 
     def _require_handle(self) -> H:
         self._watch.check()
