@@ -18,6 +18,11 @@ from dcp_comm.topk.cost import ID_BYTES, LINKS, Scheme, SplitterShape, schemes, 
 GIB = 1 << 30
 INDEX_KEY_BYTES = 132
 """Bytes of one index key: 128 fp8 values and a fp32 scale."""
+COMMUNICATOR_MEMORY = (
+    "an NCCL communicator of our own takes GPU memory outside torch's allocator: 868 MiB, or "
+    "1.28 GiB as the first of its process (2 H200 over NVLink, NCCL 2.28.9, connected and prepared)"
+)
+"""As measured by ``dcp-comm bench collectives``; adopting an engine's communicator costs none."""
 LOGITS = 1 << 27
 """Scores that one step of an engine holds at most: 512 MiB of fp32."""
 DECODE_ROWS = (1, 8, 32, 128)

@@ -14,8 +14,8 @@ from dcp_comm.testing import run_ranks
 from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.topk.result import MergeResult
 from dcp_comm.workspace import Workspace
+from tests.allocations import Allocations
 from tests.buffers import aligned
-from tests.indexer.allocations import Allocations
 from tests.schemes import SCHEMES, K, Scheme, candidates, merge_of, scratch_of
 
 

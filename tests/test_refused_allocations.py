@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dcp_comm.communicator import Communicator
 from dcp_comm.testing import run_ranks
 from dcp_comm.workspace import Workspace
+from tests.allocations import storages
 from tests.buffers import Allocator, state
-from tests.indexer.allocations import storages
 from tests.schemes import SCHEMES, K, Scheme, candidates, merge_of
 
 

@@ -25,8 +25,8 @@ from dcp_comm.cli.collectives import (
     small_gather,
     time_call,
 )
-from dcp_comm.cli.demo.relaunch import is_launched, relaunch
 from dcp_comm.cli.options import UsageError, whole
+from dcp_comm.cli.relaunch import is_launched, relaunch
 from dcp_comm.cli.table import as_json, size, table
 from dcp_comm.communicator import Communicator
 from dcp_comm.launch import from_process_group, init

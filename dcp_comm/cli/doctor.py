@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import distributions
+from itertools import combinations
 
 import torch
 from torch.cuda import nccl
@@ -18,6 +19,7 @@ from dcp_comm import registry
 from dcp_comm.cli.libraries import LOADED, Library, Wheel, libraries, wheels
 from dcp_comm.cli.table import as_json, size, table
 from dcp_comm.errors import BackendUnavailable, CommUsageError
+from dcp_comm.planning import COMMUNICATOR_MEMORY
 from dcp_comm.settings import Settings
 
 PACKAGES = r"cuda-bindings|cuda-core|cuda-pathfinder|cupy(-cuda\d+x)?|numpy|nvidia-nccl-cu\d+"
@@ -96,7 +98,17 @@ def _devices() -> tuple[str, ...]:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     gpus = (torch.cuda.get_device_properties(index) for index in range(count))
     named = (f"{gpu.name}, sm_{gpu.major}{gpu.minor}, {size(gpu.total_memory)}" for gpu in gpus)
-    return ("cpu", *(f"cuda:{index}: {name}" for index, name in enumerate(named)))
+    return (
+        "cpu",
+        *(f"cuda:{index}: {name}" for index, name in enumerate(named)),
+        *(_link(one, other) for one, other in combinations(range(count), 2)),
+        *((COMMUNICATOR_MEMORY,) if count else ()),
+    )
+
+
+def _link(one: int, other: int) -> str:
+    direct = torch.cuda.can_device_access_peer(one, other)
+    return f"cuda:{one} - cuda:{other}: {'direct' if direct else 'through the host'}"
 
 
 def _is_ours(name: str) -> bool:

@@ -141,6 +141,7 @@ def _tokens(plan: Plan, token_bytes: float) -> str:
         owners, most = tuple(plan.holdings[-1].reserved), plan.holdings[0].tokens
         header = ("route", *owners, "KV cache", "tokens that fit", "change")
         lines.append(table(header, [_holding(each, owners, most) for each in plan.holdings]))
+        lines.append(f"not counted unless given by --reserve: {planning.COMMUNICATOR_MEMORY}")
     return "\n".join(lines)
 
 

@@ -9,14 +9,16 @@ something does not hold.
 import argparse
 import difflib
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from time import perf_counter
 
 import torch
 
-from dcp_comm.cli.demo.relaunch import is_launched, relaunch
+from dcp_comm.cli import sharing
 from dcp_comm.cli.options import UsageError, whole
+from dcp_comm.cli.relaunch import is_launched, relaunch
 from dcp_comm.cli.table import as_json, table
 from dcp_comm.communicator import Communicator
 from dcp_comm.deadline import seconds
@@ -47,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds that one call may wait for other ranks (default: %(default)g)",
     )
     add("--json", action="store_true", help="print JSON")
+    sharing.add_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -92,6 +95,8 @@ def _be_a_rank(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"--ranks: the launcher started {os.environ['WORLD_SIZE']}; leave --ranks out"
         )
+    if arguments.share_gpus:
+        sharing.share_gpus()
     with init(arguments.backend, timeout=arguments.timeout) as comm:
         if comm.device.type == "cuda":
             torch.cuda.set_device(comm.device)
@@ -99,6 +104,8 @@ def _be_a_rank(arguments: argparse.Namespace) -> int:
         if comm.rank == 0:
             shown = as_json(as_fields(comm, results)) if arguments.json else as_text(comm, results)
             print(shown, flush=True)
+            if arguments.share_gpus:
+                print(sharing.NOTE, file=sys.stderr)
     return 0 if all(each.ok for each in results) else 1
 
 

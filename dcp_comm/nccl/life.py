@@ -23,6 +23,7 @@ from dcp_comm.streams import captures, driver
 
 _PERIOD_SECONDS = 0.1
 _LAST_LOOK_SECONDS = 1.0
+_EXIT_SECONDS = 1.5
 _RELAXED = 2
 
 
@@ -166,6 +167,8 @@ class Ending:
         thread = threading.Thread(
             target=self._run, args=(is_idle, grace), name="dcp_comm nccl ending", daemon=True
         )
+        # A process that ends while NCCL is still letting go is aborted by NCCL's own threads.
+        atexit.register(self._ended.wait, _EXIT_SECONDS)
         thread.start()
 
     def wait(self, deadline: Deadline) -> bool:
@@ -183,6 +186,7 @@ class Ending:
         end = self._handle.destroy if self._way == "destroy" else self._handle.abort
         end()
         self._ended.set()
+        atexit.unregister(self._ended.wait)
 
 
 def _is_soon(is_idle: Callable[[], bool], grace: float) -> bool:

@@ -162,7 +162,7 @@ def test_what_all_ranks_would_refuse_is_refused_before_they_start(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    monkeypatch.setattr("dcp_comm.cli.demo.relaunch", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr("dcp_comm.cli.relaunch", lambda *_: pytest.fail("ranks were started"))
     assert cli.main([*words, "--backend", "nothing"]) == 1
     assert cli.main([*words, "--text", "/nothing"]) == 2
     assert cli.main([*words, "--k", "2048"]) == 2

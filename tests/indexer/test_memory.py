@@ -13,7 +13,7 @@ from dcp_comm.specs import BufferSpec
 from dcp_comm.testing import run_ranks
 from dcp_comm.topk.result import MergeResult
 from dcp_comm.workspace import Workspace
-from tests.indexer.allocations import Allocations
+from tests.allocations import Allocations
 from tests.indexer.cases import POISONS, Case, a_step, call, compare, poison, shard
 
 MODEL = IndexerLimits(2048, 64, 128, 8192, 32, 786_432, next_n=4)

@@ -13,8 +13,8 @@ from dcp_comm.cli.demo import report
 from dcp_comm.cli.demo.acts import Progress, open_book, perform
 from dcp_comm.cli.demo.mistakes import MISTAKES
 from dcp_comm.cli.demo.outcome import Options
-from dcp_comm.cli.demo.relaunch import is_launched, relaunch
 from dcp_comm.cli.options import UsageError, fraction, whole
+from dcp_comm.cli.relaunch import is_launched, relaunch
 from dcp_comm.cli.table import as_json
 from dcp_comm.launch import init
 from dcp_comm.registry import load, require_known
