@@ -259,11 +259,15 @@ def test_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
-    assert doctor.examine({}).devices == (
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda one, other: True)
+    *devices, memory = doctor.examine({}).devices
+    assert devices == [
         "cpu",
         "cuda:0: NVIDIA H200, sm_90, 150 GiB",
         "cuda:1: NVIDIA H200, sm_90, 150 GiB",
-    )
+        "cuda:0 - cuda:1: direct",
+    ]
+    assert "communicator" in memory
 
 
 def test_a_backend_that_cannot_work_says_why_and_is_not_wrong(

@@ -243,11 +243,13 @@ def peak(comm: Communicator, name: str) -> tuple[int, int]:
     indexer.prepare()
     tokens = limits.local_tokens(comm.size)
     pages = -(-tokens // limits.page_size)
-    cache = torch.rand(pages, limits.page_size, limits.head_dim)
+    # Seeded: ranks that ask different questions may leave one of them without a winner.
+    own, shared = torch.Generator().manual_seed(comm.rank + 1), torch.Generator().manual_seed(0)
+    cache = torch.rand(pages, limits.page_size, limits.head_dim, generator=own)
     table = torch.arange(pages, dtype=torch.int32).repeat(len(lengths), 1)
     batch = IndexerBatch(lengths, counts, table)
-    q = torch.rand(batch.rows, limits.heads, limits.head_dim)
-    weights = torch.rand(batch.rows, limits.heads)
+    q = torch.rand(batch.rows, limits.heads, limits.head_dim, generator=shared)
+    weights = torch.rand(batch.rows, limits.heads, generator=shared)
     out = MergeResult.allocate(batch.rows, limits.k, "cpu")
     with Allocations() as seen:
         getattr(indexer, path)(q, weights, cache, batch, workspace=workspace, out=out)
