@@ -30,6 +30,7 @@ from dcp_comm.rendezvous import Rendezvous
 _NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _POLL_SECONDS = 5e-3
 _FAILED = "failed"
+_GRACE_SECONDS = 0.5
 
 T = TypeVar("T")
 
@@ -106,12 +107,19 @@ def group_store(group: dist.ProcessGroup) -> dist.Store:
     return dist.PrefixStore("dcp_comm", group.get_group_store())
 
 
-def enter(store: dist.Store, name: str, rank: int) -> tuple[dist.Store, str]:
+def enter(store: dist.Store, name: str, rank: int, deadline: Deadline) -> tuple[dist.Store, str]:
     """Return a fresh corner of the store and its name; the n-th entry under a name is its epoch.
 
     The count is kept in the store, a rank its own, so that it outlives this process.
+
+    Raises:
+        CommTimeout: The store did not answer by the deadline.
+        CommPeerLost: The store went away.
     """
-    epoch = _guarded(lambda: store.add(f"{name}/epoch/{rank}", 1), "entering the store")
+    what = "entering the store"
+    epoch = deadline.run(
+        lambda: _guarded(lambda: store.add(f"{name}/epoch/{rank}", 1), what), f"init: {what}"
+    )
     epoch_name = name if epoch == 1 else f"{name}.{epoch}"
     return dist.PrefixStore(epoch_name, store), epoch_name
 
@@ -130,6 +138,12 @@ def meet(rendezvous: Rendezvous, stage: str, fields: Mapping[str, object]) -> li
             came.
         CommPeerLost: The store went away.
     """
+    # A store whose host is frozen blocks inside torch, past any timeout of its own.
+    bound = Deadline(rendezvous.deadline.remaining() + _GRACE_SECONDS)
+    return bound.run(lambda: _meet(rendezvous, stage, fields), f"init: meeting for {stage}")
+
+
+def _meet(rendezvous: Rendezvous, stage: str, fields: Mapping[str, object]) -> list[Fields]:
     rank, size, store = rendezvous.rank, rendezvous.size, rendezvous.store
     token = os.urandom(8).hex()
     own = agreement.encode({"rank": rank, "size": size, **fields, "token": token})
@@ -149,7 +163,9 @@ def tell(rendezvous: Rendezvous, error: BaseException) -> None:
     """Leave word for ranks that are still in `meet` that this one gave up, and why."""
     text = f"{error}" if isinstance(error, CommMismatch) else f"rank {rendezvous.rank}: {error!r}"
     with contextlib.suppress(RuntimeError):
-        rendezvous.store.set(_FAILED, text[:1000])
+        Deadline(_GRACE_SECONDS).run(
+            lambda: rendezvous.store.set(_FAILED, text[:1000]), "telling the others"
+        )
 
 
 def _number(environment: Mapping[str, str], name: str, least: int, below: int) -> int:

@@ -132,8 +132,12 @@ class Channel:
     def kill(self, cause: BaseException) -> None:
         """Latch dead and let go of peers, so that they do not wait for this rank."""
         self.latch.fail(cause)
-        self.backend.abort()
-        self.control.close()
+        try:
+            self.backend.abort()
+        except Exception as error:
+            _logger.warning("abort of %r left something behind: %s", self._name, error)
+        finally:
+            self.control.close()
 
     def close(self, timeout: float) -> None:
         """Latch closed and release everything, within ``timeout`` seconds; once is enough."""
@@ -143,9 +147,10 @@ class Channel:
         self.latch.fail(CommClosed(f"communicator {self._name!r} was closed ({self.place})"))
         try:
             self.backend.close(Deadline(timeout))
-        except DcpCommError as error:
+        except Exception as error:
             _logger.warning("close of %r left something behind: %s", self._name, error)
-        self.control.close()
+        finally:
+            self.control.close()
 
     def _frame(self, text: str, count: int) -> bytes:
         self._sequence += 1

@@ -15,6 +15,7 @@ once; on CPU they return when the outputs are valid.
 
 import logging
 from collections.abc import Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -39,7 +40,8 @@ _logger = logging.getLogger("dcp_comm")
 class Communicator(Operations):
     """One rank's handle on a group of ranks that move bytes between their buffers.
 
-    Made by `dcp_comm.init`, `dcp_comm.from_process_group` or `dcp_comm.testing.run_ranks`.
+    Made by `dcp_comm.init`, `from_process_group`, `adopt_nccl`, `split`, or by
+    `dcp_comm.testing.run_ranks`.
     A context manager. Buffers belong to the caller, are contiguous, of one dtype, on ``device``.
     Threads may take turns; two at once are refused.
 
@@ -236,9 +238,13 @@ class Communicator(Operations):
             child = self._rendezvous.child(name, members, deadline)
         shared = child if child is not None and child.size > 1 else None
         footprint = Footprint(self.device)
-        with footprint.stage("connect"):
+        with footprint.stage("connect"), ExitStack() as undo:
             backend = self._channel.backend.split(shared, members or ())
+            if backend is not None:
+                undo.callback(backend.abort)
             control = self._channel.control.split(shared, members or ())
+            if control is not None:
+                undo.callback(control.close)
             if child is None:
                 return None
             part = Communicator(
@@ -249,6 +255,7 @@ class Communicator(Operations):
                 footprint,
             )
             part.verify_order()
+            undo.pop_all()
         return part
 
     def _unless_whole(self, **arguments: object) -> None:

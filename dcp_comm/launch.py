@@ -54,11 +54,12 @@ def init(
     settings, launch = Settings.from_environment(), Launch.from_environment()
     timeout = seconds(timeout, "init", "timeout")
     deadline = Deadline(seconds(init_timeout, "init", "init_timeout"))
-    where = launch.device() if device is None else _indexed(torch.device(device))
-
+    where = launch.device() if device is None else _usable(device)
     if launch.size == 1:
-        return _alone(backend, where, name, timeout, settings)
-    store, name = bootstrap.enter(bootstrap.open_store(launch, deadline), name, launch.rank)
+        return _alone(backend, where, name, timeout, settings, options)
+    store, name = bootstrap.enter(
+        bootstrap.open_store(launch, deadline), name, launch.rank, deadline
+    )
     meeting = Rendezvous(
         launch.rank, launch.size, store, name, where, timeout, deadline, options=options
     )
@@ -97,20 +98,29 @@ def from_process_group(
     timeout = seconds(timeout, "from_process_group", "timeout")
     deadline = Deadline(seconds(init_timeout, "from_process_group", "init_timeout"))
     found = _member_group(group)
-    where = _device_of(found) if device is None else _indexed(torch.device(device))
+    where = _device_of(found) if device is None else _usable(device)
     if found.size() == 1:
-        return _alone(backend, where, found.group_name, timeout, settings)
+        return _alone(backend, where, found.group_name, timeout, settings, options)
     rank, size = found.rank(), found.size()
-    store, name = bootstrap.enter(bootstrap.group_store(found), found.group_name, rank)
+    store, name = bootstrap.enter(bootstrap.group_store(found), found.group_name, rank, deadline)
     meeting = Rendezvous(rank, size, store, name, where, timeout, deadline, found, options)
     return _connect(backend, meeting, settings)
 
 
 def _alone(
-    backend: str, device: torch.device, name: str, timeout: float, settings: Settings
+    backend: str,
+    device: torch.device,
+    name: str,
+    timeout: float,
+    settings: Settings,
+    options: object | None,
 ) -> Communicator:
+    """One rank needs no library; but what more ranks would refuse, it refuses too."""
     chosen = registry.automatic(device) if backend == "auto" else backend
-    registry.load(chosen)
+    _unless_options_fit(registry.load(chosen), options)
+    unfit = _unfit(registry.load(chosen), device)
+    if unfit:
+        raise BackendUnavailable(f"init: {unfit}")
     meeting = Rendezvous(0, 1, dist.HashStore(), name, device, timeout, Deadline(timeout))
     return Communicator(SoloBackend(chosen, device), SoloControl(), meeting, settings)
 
@@ -221,11 +231,16 @@ def _why_not(name: str, device: torch.device) -> str:
         backend = registry.load(name)
     except BackendUnavailable as error:
         return str(error)
+    return _unfit(backend, device) or backend.unavailable()
+
+
+def _unfit(backend: type[Backend], device: torch.device) -> str:
+    """Why a backend is not for this device or for processes, whatever is installed."""
     if device.type not in backend.capabilities.devices:
-        return f"backend {name} does not move {device.type} tensors"
+        return f"backend {backend.name} does not move {device.type} tensors"
     if not backend.capabilities.processes:
-        return f"backend {name} takes threads for ranks: use dcp_comm.testing.run_ranks"
-    return backend.unavailable()
+        return f"backend {backend.name} takes threads for ranks: use dcp_comm.testing.run_ranks"
+    return ""
 
 
 def _member_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
@@ -253,7 +268,18 @@ def _device_of(group: dist.ProcessGroup) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
-def _indexed(device: torch.device) -> torch.device:
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
+def _usable(device: torch.device | str) -> torch.device:
+    """Return the device that was asked for, with its index.
+
+    Raises:
+        CommArgumentError: This torch knows no such device, or sees none.
+    """
+    try:
+        found = torch.device(device)
+        if found.type == "cuda" and found.index is None:
+            return torch.device("cuda", torch.cuda.current_device())
+    except (AssertionError, RuntimeError, TypeError) as error:
+        need = "a device that torch can use here, such as cpu or cuda:0"
+        text = refusal("init", "device", repr(device), need, remedy="None takes the best one")
+        raise CommArgumentError(text) from error
+    return found

@@ -97,10 +97,10 @@ def test_the_device_is_the_local_ranks_gpu_or_the_cpu(monkeypatch: pytest.Monkey
 
 def test_each_entry_under_a_name_has_its_own_corner() -> None:
     store = dist.HashStore()
-    first = [bootstrap.enter(store, "world", rank) for rank in (0, 1)]
-    second = [bootstrap.enter(store, "world", rank) for rank in (1, 0)]
+    first = [bootstrap.enter(store, "world", rank, Deadline(10.0)) for rank in (0, 1)]
+    second = [bootstrap.enter(store, "world", rank, Deadline(10.0)) for rank in (1, 0)]
     assert [name for _, name in first + second] == ["world", "world", "world.2", "world.2"]
-    assert bootstrap.enter(store, "draft", 0)[1] == "draft"
+    assert bootstrap.enter(store, "draft", 0, Deadline(10.0))[1] == "draft"
     first[0][0].set("key", "old")
     assert not second[1][0].check(["key"])
     assert first[1][0].get("key") == b"old"
@@ -249,7 +249,7 @@ def test_epochs_that_are_no_number_are_refused() -> None:
     store = dist.HashStore()
     store.set("world/epoch/0", "junk")
     with pytest.raises(CommPeerLost, match="entering the store: the store failed"):
-        bootstrap.enter(store, "world", 0)
+        bootstrap.enter(store, "world", 0, Deadline(10.0))
 
 
 def test_nothing_is_left_in_the_environment() -> None:

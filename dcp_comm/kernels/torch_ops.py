@@ -237,7 +237,7 @@ def to_slots(ids: Tensor, table: Tensor, requests: Tensor | None, page_size: int
     Args:
         ids: int32 (rows, K), any row stride, overwritten; -1 stays.
         table: int32 (R, pages), any row stride. A position beyond it becomes -1, and so does one
-            whose page is negative.
+            whose page is negative or whose slot is beyond int32.
         requests: Integer (rows,), each row's row of the table; None for its own. Rows of requests
             that the table does not have become -1.
         page_size: Tokens a page.
@@ -255,4 +255,4 @@ def to_slots(ids: Tensor, table: Tensor, requests: Tensor | None, page_size: int
         row, column = request.clamp(0, table.shape[0] - 1), page.clamp(0, table.shape[1] - 1)
         block = table[row, column].to(torch.int64)
         slots = block * page_size + local % page_size
-        ids[rows] = slots.masked_fill(~exists | (block < 0), -1)
+        ids[rows] = slots.masked_fill(~exists | (block < 0) | (slots > MAX_ID), -1)

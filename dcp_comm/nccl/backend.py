@@ -99,14 +99,16 @@ class NcclBackend(Backend, Generic[H]):
         """Exchange the unique id, then join."""
         unique_id = codes.exchange_id(rendezvous, cls._make_id)
         rank, size, device = rendezvous.rank, rendezvous.size, rendezvous.device
-        handle = run_on_device(
-            lambda: cls._join(unique_id, rendezvous),
-            device,
-            rendezvous.deadline,
-            f"creating the NCCL communicator {rendezvous.name!r}",
-        )
-        if rank == 0:
-            codes.forget_id(rendezvous)
+        try:
+            handle = run_on_device(
+                lambda: cls._join(unique_id, rendezvous),
+                device,
+                rendezvous.deadline,
+                f"creating the NCCL communicator {rendezvous.name!r}",
+            )
+        finally:
+            if rank == 0:
+                codes.forget_id(rendezvous)
         timeout, processes = rendezvous.timeout, rendezvous.processes
         return cls(handle, rank, size, device, timeout, processes=processes)
 

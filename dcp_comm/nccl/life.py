@@ -96,10 +96,16 @@ class Watch:
         prepare_thread(self._device)
         while not self._stopped.wait(_PERIOD_SECONDS):
             with self._looking:
-                self.failure = None if self._stopped.is_set() else self._find()
+                self.failure = None if self._stopped.is_set() else self._look()
             if self.failure is not None:
                 self._react()
                 return
+
+    def _look(self) -> DcpCommError | None:
+        try:
+            return self._find()
+        except Exception as problem:
+            return DcpCommError(f"the watch of NCCL failed: {problem!r}")
 
     def _find(self) -> DcpCommError | None:
         code = self._handle.async_error()
@@ -184,9 +190,11 @@ class Ending:
         prepare_thread(self._device)
         self._way = "destroy" if _is_soon(is_idle, grace) else "abort"
         end = self._handle.destroy if self._way == "destroy" else self._handle.abort
-        end()
-        self._ended.set()
-        atexit.unregister(self._ended.wait)
+        try:
+            end()
+        finally:
+            self._ended.set()
+            atexit.unregister(self._ended.wait)
 
 
 def _is_soon(is_idle: Callable[[], bool], grace: float) -> bool:

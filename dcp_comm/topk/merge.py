@@ -147,6 +147,9 @@ class TopKMerge:
     def prepare(self) -> None:
         """Agree on every option with the other ranks; collective, done by the first merge if not.
 
+        On CUDA it also makes the connections and buffers of the library below for the largest
+        message of any plan, as `Communicator.prepare` does.
+
         Raises:
             CommMismatch: Ranks differ in an option, or two claim one place in the interleave.
         """
@@ -158,6 +161,8 @@ class TopKMerge:
             need = "another place in the interleave for every rank"
             text = refusal("TopKMerge.prepare", "shard_rank", places, need, where=comm.where)
             raise CommMismatch(text)
+        if comm.device.type == "cuda":
+            comm.prepare(max(spec.nbytes for plan in self._choice.plans for spec in plan.specs))
         comm.barrier()
         self._prepared = True
 

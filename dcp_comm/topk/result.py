@@ -11,7 +11,8 @@ class MergeResult:
     """The winners of T rows; the caller owns the memory, which no merge keeps as scratch.
 
     Attributes:
-        ids: int32 (T, K), any row stride; -1 only behind the winners.
+        ids: int32 (T, K), any row stride; -1 only behind the winners (and, as slots, where the
+            block table has no page for one).
         counts: int32 (T,), winners of each row.
         certified: bool (T,), True where the row is exact whatever tie rule the local top-K used;
             False where a token that a rank did not list could tie with the last winner.
