@@ -1,6 +1,8 @@
 """What travelled: logical bytes by operation, by nccl-tests' factors."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from dcp_comm.contract import Call
 
@@ -47,6 +49,15 @@ class Ledger:
     def reset(self) -> None:
         """Forget everything."""
         self.by_op.clear()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out what is issued inside, such as a warm-up."""
+        kept = {op: replace(traffic) for op, traffic in self.by_op.items()}
+        try:
+            yield
+        finally:
+            self.by_op = kept
 
     def count(self, call: Call) -> None:
         """Add one issued call."""

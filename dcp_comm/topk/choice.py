@@ -19,8 +19,10 @@ from dcp_comm.specs import BufferSpec, layout
 from dcp_comm.topk.arguments import Refuse
 from dcp_comm.topk.cost import H200, LINKS, Link, Scheme, schemes, splitter_shape
 from dcp_comm.topk.gather import Gather
+from dcp_comm.topk.keys import PAD
 from dcp_comm.topk.options import MergeOptions
 from dcp_comm.topk.owner import Owner
+from dcp_comm.topk.result import MergeResult
 from dcp_comm.topk.splitter import Splitter
 from dcp_comm.topk.strategy import Problem, Strategy
 from dcp_comm.topk.transport import Everyone, Owners
@@ -99,6 +101,16 @@ class Choice:
             memory = scratch[0].view(torch.uint8)
             parts = zip(plan.specs, offsets, strict=True)
             return [memory[at : at + s.nbytes].view(s.dtype).view(s.shape) for s, at in parts]
+
+    def warm_up(self) -> None:
+        """Merge padding by every plan, in its smallest and its largest chunk; collective."""
+        for plan in self.plans:
+            problem, strategy = plan.strategy.problem, plan.strategy
+            device = problem.comm.device
+            scratch = [torch.empty(s.shape, dtype=s.dtype, device=device) for s in plan.specs]
+            for rows in (1, plan.chunk_rows):
+                strategy.run(scratch, rows).fill_(PAD)
+                strategy.merge(scratch, MergeResult.allocate(rows, problem.k, device))
 
     @property
     def agreed(self) -> dict[str, object]:

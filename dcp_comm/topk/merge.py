@@ -147,8 +147,8 @@ class TopKMerge:
     def prepare(self) -> None:
         """Agree on every option with the other ranks; collective, done by the first merge if not.
 
-        On CUDA it also makes the connections and buffers of the library below for the largest
-        message of any plan, as `Communicator.prepare` does.
+        On CUDA it also exchanges padding once, in temporary scratch, so that the library below
+        has connected for every plan; the ledger leaves that out.
 
         Raises:
             CommMismatch: Ranks differ in an option, or two claim one place in the interleave.
@@ -162,7 +162,8 @@ class TopKMerge:
             text = refusal("TopKMerge.prepare", "shard_rank", places, need, where=comm.where)
             raise CommMismatch(text)
         if comm.device.type == "cuda":
-            comm.prepare(max(spec.nbytes for plan in self._choice.plans for spec in plan.specs))
+            with comm.ledger.paused():
+                self._choice.warm_up()
         comm.barrier()
         self._prepared = True
 
