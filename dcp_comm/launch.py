@@ -117,8 +117,9 @@ def _alone(
 ) -> Communicator:
     """One rank needs no library; but what more ranks would refuse, it refuses too."""
     chosen = registry.automatic(device) if backend == "auto" else backend
-    _unless_options_fit(registry.load(chosen), options)
-    unfit = _unfit(registry.load(chosen), device)
+    asked = registry.load(chosen)
+    _unless_options_fit(asked, options)
+    unfit = _unfit(asked, device)
     if unfit:
         raise BackendUnavailable(f"init: {unfit}")
     meeting = Rendezvous(0, 1, dist.HashStore(), name, device, timeout, Deadline(timeout))

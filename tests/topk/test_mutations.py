@@ -248,13 +248,16 @@ MUTATIONS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
 }
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
-def test_the_mistake_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def catch(mutate: Callable[[Patch], None], check: Callable[[], object], patch: Patch) -> None:
     """The check passes as things are, and fails with the mistake."""
-    mutate, check = MUTATIONS[name]
     check()
-    with monkeypatch.context() as patch:
-        mutate(patch)
+    with patch.context() as mutated:
+        mutate(mutated)
         with pytest.raises((AssertionError, DcpCommError)):
             check()
     check()
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_the_mistake_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    catch(*MUTATIONS[name], monkeypatch)
