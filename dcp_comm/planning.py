@@ -12,8 +12,9 @@ from typing import Any
 
 from dcp_comm.checks import check_int
 from dcp_comm.errors import CommArgumentError, refusal
+from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
 from dcp_comm.topk.choice import STRATEGIES
-from dcp_comm.topk.cost import ID_BYTES, LINKS, Scheme, SplitterShape, schemes, splitter_shape
+from dcp_comm.topk.cost import ID_BYTES, LINKS, Scheme, schemes
 
 GIB = 1 << 30
 INDEX_KEY_BYTES = 132

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from dcp_comm.checks import check_int
+from dcp_comm.kernels.lemma import splitter_shape
 from dcp_comm.specs import BufferSpec, layout
 from dcp_comm.topk.arguments import Refuse
-from dcp_comm.topk.cost import H200, LINKS, Link, Scheme, schemes, splitter_shape
+from dcp_comm.topk.cost import H200, LINKS, Link, Scheme, schemes
 from dcp_comm.topk.gather import Gather
 from dcp_comm.topk.keys import PAD
 from dcp_comm.topk.options import MergeOptions
@@ -108,9 +109,11 @@ class Choice:
             problem, strategy = plan.strategy.problem, plan.strategy
             device = problem.comm.device
             scratch = [torch.empty(s.shape, dtype=s.dtype, device=device) for s in plan.specs]
+            uncertified = torch.zeros((), dtype=torch.int64, device=device)
             for rows in (1, plan.chunk_rows):
                 strategy.run(scratch, rows).fill_(PAD)
-                strategy.merge(scratch, MergeResult.allocate(rows, problem.k, device))
+                out = MergeResult.allocate(rows, problem.k, device)
+                strategy.merge(scratch, problem.emission(out, uncertified))
 
     @property
     def agreed(self) -> dict[str, object]:

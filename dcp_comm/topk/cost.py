@@ -1,8 +1,8 @@
 """What a merge costs before it runs: scratch, bytes received, rounds and modelled time.
 
 p ranks, K candidates a row and rank, keys of 8 bytes, ids of 4. With m splitters and windows of W
-keys (`splitter_shape`), one chunk of c rows, d = ceil(c / p) of them a rank's where rows are dealt
-to owners, costs each rank:
+keys (`dcp_comm.kernels.lemma`), one chunk of c rows, d = ceil(c / p) of them a rank's where rows
+are dealt to owners, costs each rank:
 
 ==============  ======  ========================  ===========================
 scheme          rounds  bytes received            bytes of scratch
@@ -21,6 +21,8 @@ per kernel, fitted to measurements; it ranks schemes and does not replace a benc
 """
 
 from dataclasses import dataclass, replace
+
+from dcp_comm.kernels.lemma import SplitterShape
 
 KEY_BYTES = 8
 ID_BYTES = 4
@@ -73,48 +75,6 @@ class Device:
 H200 = Device("h200", kernel_us=17.0, bytes_per_us=1.79e6, sort_us=8.0, keys_per_us=54_000.0)
 """Through a selector that takes 59 us at 1024 rows and 354 us at 8192 (K = 2048, p = 4), and a
 32-bit radix sort with the id as payload that takes 47 and 318 us."""
-
-
-@dataclass(frozen=True)
-class SplitterShape:
-    """The sizes of the block-splitter lemma.
-
-    Attributes:
-        block: B, keys between two splitters of a list.
-        splitters: m, splitters a list.
-        settled: t, blocks that win as soon as the t-th largest splitter is known.
-        window: W, winners still open then, and keys of each list among which they are.
-    """
-
-    block: int
-    splitters: int
-    settled: int
-    window: int
-
-
-def splitter_shape(k: int, size: int, block: int | None = None) -> SplitterShape:
-    """Return m = ceil(K / B), t = max(0, floor((K - (p-1)(B-1)) / B)) and W = K - t B.
-
-    At most ``t B + (p-1)(B-1)`` keys reach the t-th largest splitter, and that is at most K.
-
-    Args:
-        k: Keys a list, and winners, K.
-        size: Lists p.
-        block: B; None for `best_block`.
-    """
-    block = best_block(k, size) if block is None else block
-    settled = max(0, (k - (size - 1) * (block - 1)) // block)
-    return SplitterShape(block, -(-k // block), settled, k - settled * block)
-
-
-def best_block(k: int, size: int) -> int:
-    """Return the power of two that moves the fewest keys; close to sqrt(K / (p-1))."""
-
-    def moved(block: int) -> int:
-        shape = splitter_shape(k, size, block)
-        return shape.splitters + shape.window
-
-    return min((1 << bit for bit in range(k.bit_length())), key=moved)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from dcp_comm.kernels.primitives import Emission
 from dcp_comm.specs import BufferSpec
-from dcp_comm.topk.result import MergeResult
-from dcp_comm.topk.strategy import Problem, Strategy, select
+from dcp_comm.topk.strategy import Problem, Strategy
 from dcp_comm.topk.transport import Everyone
 
 
@@ -33,12 +33,10 @@ class Gather(Strategy):
         """This rank's slot of the buffer."""
         return self._everyone.lay(iter(scratch), rows, self.problem.k)[0]
 
-    def merge(self, scratch: Sequence[Tensor], out: MergeResult) -> None:
-        """Gather in place, find the winning prefixes, write them."""
-        problem, rank = self.problem, self.problem.comm.rank
-        run, runs = self._everyone.lay(iter(scratch), out.rows, problem.k)
+    def merge(self, scratch: Sequence[Tensor], to: Emission) -> None:
+        """Gather in place, write the winners."""
+        problem = self.problem
+        run, runs = self._everyone.lay(iter(scratch), to.rows, problem.k)
         self._everyone.collect(runs, run)
-        lengths, certified = select(runs, problem.k)
-        kept = slice(None) if problem.output == "global" else slice(rank, rank + 1)
-        problem.emit(runs[kept], lengths[kept], out)
-        out.certified.copy_(certified)
+        own = None if problem.output == "global" else problem.comm.rank
+        problem.kernels.merge_runs(runs, own, to)

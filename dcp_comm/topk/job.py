@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from dcp_comm.errors import CommUsageError, refusal
-from dcp_comm.kernels import torch_ops as ops
+from dcp_comm.kernels.primitives import BlockTable
 from dcp_comm.topk.arguments import Refuse
 from dcp_comm.topk.result import MergeResult
-from dcp_comm.topk.slots import BlockTable
 from dcp_comm.topk.strategy import Strategy
 
 
@@ -58,7 +57,7 @@ class MergeJob:
         """
         refuse = self._refuse("pack")
         refuse.unless_candidates(scores, ids, lengths, self._problem.k)
-        self._feed(refuse, ops.pack, scores, ids, lengths)
+        self._feed(refuse, self._problem.kernels.pack, scores, ids, lengths)
 
     def pack_logits(
         self,
@@ -82,7 +81,7 @@ class MergeJob:
         """
         refuse = self._refuse("pack_logits")
         refuse.unless_logits(logits, ids, row_starts, lengths, self._problem.k)
-        self._feed(refuse, ops.pack_logits, logits, ids, row_starts, lengths)
+        self._feed(refuse, self._problem.kernels.pack_logits, logits, ids, row_starts, lengths)
 
     def finish(self) -> MergeResult:
         """Return the result, which is the caller's.
@@ -95,7 +94,6 @@ class MergeJob:
             got, need = f"{self._packed} packed", f"all {self._out.rows} that begin() announced"
             raise self._misuse("finish", "rows", got, need)
         self._ended = "finish() was called"
-        self._uncertified += self._out.rows - self._out.certified.sum()
         return self._out
 
     def supersede(self) -> None:
@@ -144,10 +142,9 @@ class MergeJob:
         self._packed += count
         if self._packed < chunk.stop:
             return
-        out = self._out.part(chunk)
+        table = None if self._table is None else self._table.part(chunk)
+        to = problem.emission(self._out.part(chunk), self._uncertified, table)
         if self._exchange:
-            self._strategy.merge(self._scratch, out)
+            self._strategy.merge(self._scratch, to)
         else:
-            problem.emit_all(run, out)
-        if self._table is not None:
-            self._table.translate(out.ids, chunk)
+            problem.kernels.emit_own(run, None, to)

@@ -29,6 +29,8 @@ from torch import Tensor
 from dcp_comm.checks import check_int
 from dcp_comm.communicator import Communicator
 from dcp_comm.errors import CommMismatch, refusal
+from dcp_comm.kernels.dispatch import primitives_for
+from dcp_comm.kernels.primitives import BlockTable
 from dcp_comm.sharding import Shard
 from dcp_comm.specs import BufferSpec
 from dcp_comm.topk.arguments import Refuse
@@ -37,7 +39,7 @@ from dcp_comm.topk.cost import Link
 from dcp_comm.topk.job import MergeJob
 from dcp_comm.topk.options import ORDERS, OUTPUTS, MergeOptions
 from dcp_comm.topk.result import MergeResult
-from dcp_comm.topk.slots import BlockTable
+from dcp_comm.topk.slots import checked_table
 from dcp_comm.topk.strategy import Problem
 from dcp_comm.workspace import Workspace, WorkspaceSlot
 
@@ -64,8 +66,8 @@ class TopKMerge:
         shard_rank: This rank's place in the KV interleave; None for ``comm.rank``.
 
     Attributes:
-        uncertified: int64 scalar on the communicator's device: rows of all finished merges that
-            were not certified, added up there and never read by the merge.
+        uncertified: int64 scalar on the communicator's device: merged rows that were not
+            certified, added up there and never read by the merge.
 
     Raises:
         CommArgumentError: An argument is not as above. Construction sends nothing.
@@ -103,7 +105,8 @@ class TopKMerge:
         check_int("TopKMerge", "shard_rank", place, 0, comm.size - 1)
         check_int("TopKMerge", "interleave", interleave, 1)
         shard = Shard(place, comm.size, interleave)
-        self._problem = Problem(comm, k, output, order, shard, mask_neg_inf)
+        kernels = primitives_for(comm.device, k, comm.size)
+        self._problem = Problem(comm, k, kernels, output, order, shard, mask_neg_inf)
         link = link_of(refuse, link, comm.device)
         self._choice = Choice(self._problem, max_rows, strategy, chunk_rows, options, link)
         self._max_rows, self._page_size = max_rows, options.page_size
@@ -264,7 +267,7 @@ class TopKMerge:
     ) -> BlockTable | None:
         """Return how local positions become slots, if they do."""
         if self._problem.output == "slots":
-            return BlockTable.checked(refuse, rows, pages, requests, self._page_size)
+            return checked_table(refuse, rows, pages, requests, self._page_size)
         refuse.unless_none("block_table", pages, "output 'slots'")
         refuse.unless_none("request_ids", requests, "output 'slots'")
         return None

@@ -16,11 +16,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dcp_comm.kernels import torch_ops as ops
+from dcp_comm.kernels.primitives import Emission
 from dcp_comm.specs import BufferSpec
 from dcp_comm.topk.keys import PAD
-from dcp_comm.topk.result import MergeResult
-from dcp_comm.topk.strategy import Problem, Strategy, select
+from dcp_comm.topk.strategy import Problem, Strategy
 from dcp_comm.topk.transport import Owners, cut
 
 
@@ -46,30 +45,26 @@ class Owner(Strategy):
         """What is sent, without the padding."""
         return self._owners.lay(iter(scratch), rows, self.problem.k)[0][:rows]
 
-    def merge(self, scratch: Sequence[Tensor], out: MergeResult) -> None:
+    def merge(self, scratch: Sequence[Tensor], to: Emission) -> None:
         """Deal the rows, merge those owned, tell the others."""
         owners, problem = self._owners, self.problem
         buffers = iter(scratch)
-        run, runs = owners.lay(buffers, out.rows, problem.k)
-        run[out.rows :] = PAD
+        run, runs = owners.lay(buffers, to.rows, problem.k)
+        run[to.rows :].fill_(PAD)
         owners.collect(runs, run)
-        lengths, certified = select(runs, problem.k)
         if problem.output == "global":
-            self._tell_all(next(buffers), runs, lengths, certified, out)
+            self._tell_all(next(buffers), runs, to)
             return
-        own = owners.deliver(tuple(buffers), ops.verdicts(lengths, certified))
-        problem.emit_own(run[: out.rows], own[: out.rows], out)
+        answers = owners.answers(tuple(buffers), to.rows)
+        problem.kernels.settle(runs, answers.given)
+        verdicts = owners.deliver(answers)
+        problem.kernels.emit_own(run[: to.rows], verdicts[: to.rows], to)
 
-    def _tell_all(
-        self, buffer: Tensor, runs: Tensor, lengths: Tensor, certified: Tensor, out: MergeResult
-    ) -> None:
+    def _tell_all(self, buffer: Tensor, runs: Tensor, to: Emission) -> None:
         """Gather the ids of all owners' rows, in place, with the certificate inside."""
-        comm = self.problem.comm
+        comm, kernels = self.problem.comm, self.problem.kernels
         winners = cut(buffer, comm.size, *runs.shape[1:])
         owned = winners[comm.rank]
-        self.problem.emit_ids(owned, runs, lengths)
-        ops.seal(owned, certified)
+        kernels.merge_sealed(runs, owned, by_position=to.by_position)
         comm.all_gather_into(winners, owned)
-        out.ids.copy_(winners.flatten(0, 1)[: out.rows])
-        out.certified.copy_(ops.unseal(out.ids))
-        out.counts.copy_(ops.count_ge(out.ids[None], 0)[0])
+        kernels.unseal(winners.flatten(0, 1)[: to.rows], to)

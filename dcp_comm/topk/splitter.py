@@ -39,11 +39,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dcp_comm.kernels import torch_ops as ops
+from dcp_comm.kernels.lemma import SplitterShape
+from dcp_comm.kernels.primitives import Emission
 from dcp_comm.specs import BufferSpec
-from dcp_comm.topk.cost import SplitterShape
 from dcp_comm.topk.keys import PAD
-from dcp_comm.topk.result import MergeResult
 from dcp_comm.topk.strategy import Problem, Strategy
 from dcp_comm.topk.transport import Transport, cut
 
@@ -73,27 +72,23 @@ class Splitter(Strategy):
         """The first buffer, without the padding."""
         return cut(scratch[0], rows, self.problem.k)
 
-    def merge(self, scratch: Sequence[Tensor], out: MergeResult) -> None:
+    def merge(self, scratch: Sequence[Tensor], to: Emission) -> None:
         """Exchange splitters, then windows, as the lemma says."""
-        transport, shape, k, rows = self._transport, self._shape, self.problem.k, out.rows
+        transport, kernels, shape = self._transport, self.problem.kernels, self._shape
         buffers = iter(scratch)
-        run = cut(next(buffers), transport.padded(rows), k)
-        own_splitters, splitters = transport.lay(buffers, rows, shape.splitters)
-        own_windows, windows = transport.lay(buffers, rows, shape.window)
-        answers = tuple(buffers)
-        run[rows:] = PAD
+        run = cut(next(buffers), transport.padded(to.rows), shape.k)
+        own_splitters, splitters = transport.lay(buffers, to.rows, shape.splitters)
+        own_windows, windows = transport.lay(buffers, to.rows, shape.window)
+        answers = transport.answers(tuple(buffers), to.rows)
+        run[to.rows :].fill_(PAD)
 
-        ops.copy_splitters(own_splitters, run, shape.block)
+        kernels.copy_splitters(own_splitters, run, shape.block)
         transport.collect(splitters, own_splitters)
-        settled = ops.prefix_lengths(splitters, shape.settled)
-        x = ops.threshold(splitters, settled, shape.settled)
-        starts = (settled * shape.block).masked_fill(x == PAD, k)
+        kernels.open_windows(splitters, answers.given, transport.only, shape)
 
-        ops.copy_windows(own_windows, run, transport.deliver(answers, starts))
+        kernels.copy_windows(own_windows, run, transport.deliver(answers))
         transport.collect(windows, own_windows)
-        opened = ops.prefix_lengths(windows, shape.window)
-        last = x.minimum(ops.threshold(windows, opened, shape.window))
-        certified = ops.certify(splitters, last)
+        kernels.close_windows(splitters, windows, answers.given, transport.only, shape)
 
-        own = transport.deliver(answers, ops.verdicts(starts + opened, certified))
-        self.problem.emit_own(run[:rows], own[:rows], out)
+        verdicts = transport.deliver(answers)
+        kernels.emit_own(run[: to.rows], verdicts[: to.rows], to)

@@ -8,10 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from dcp_comm.communicator import Communicator
-from dcp_comm.kernels import torch_ops as ops
+from dcp_comm.kernels.primitives import BlockTable, Emission, Primitives
 from dcp_comm.sharding import Shard
 from dcp_comm.specs import BufferSpec
-from dcp_comm.topk.keys import PAD
 from dcp_comm.topk.result import MergeResult
 
 
@@ -22,8 +21,9 @@ class Problem:
     Attributes:
         comm: Whose ranks hold the candidates.
         k: Winners a row, and candidates a rank and row.
-        output: ``global`` ids of all winners, or ``local`` positions of this rank's own; ``slots``
-            are written as local positions first.
+        kernels: What does the arithmetic.
+        output: ``global`` ids of all winners, or ``local`` positions of this rank's own, which
+            ``slots`` are made of.
         order: ``score``: by key, best first; ``position``: ascending by id.
         shard: This rank's place in the KV interleave.
         mask_neg_inf: Whether -inf is padding.
@@ -31,37 +31,20 @@ class Problem:
 
     comm: Communicator
     k: int
+    kernels: Primitives
     output: str
     order: str
     shard: Shard
     mask_neg_inf: bool
 
-    def emit_ids(self, ids: Tensor, runs: Tensor, lengths: Tensor) -> None:
-        """Write ids (rows, K) of the prefixes of runs int64 (q, rows, n): global or local ones."""
+    def emission(
+        self, out: MergeResult, uncertified: Tensor, table: BlockTable | None = None
+    ) -> Emission:
+        """Return what writes to ``out``, counting what is not certified."""
         shard = None if self.output == "global" else self.shard
-        ops.emit(ids, runs, lengths, by_position=self.order == "position", shard=shard)
-
-    def emit(self, runs: Tensor, lengths: Tensor, out: MergeResult) -> None:
-        """Write ids and counts of prefixes (q, rows) that hold valid keys alone."""
-        self.emit_ids(out.ids, runs, lengths)
-        out.counts.copy_(lengths.sum(0).clamp(max=self.k))
-
-    def emit_own(self, run: Tensor, verdicts: Tensor, out: MergeResult) -> None:
-        """Write this rank's winners and what is certified.
-
-        Args:
-            run: int64 (rows, K), this rank's.
-            verdicts: int64 (rows,) as of `ops.verdicts`; a length of K means all that is valid.
-            out: Overwritten.
-        """
-        lengths, certified = ops.read_verdicts(verdicts)
-        valid = ops.count_ge(run[None], PAD + 1)
-        self.emit(run[None], valid.minimum(lengths), out)
-        out.certified.copy_(certified)
-
-    def emit_all(self, run: Tensor, out: MergeResult) -> None:
-        """Write this rank's whole run int64 (rows, K), where every candidate is known to win."""
-        self.emit_own(run, run.new_full((out.rows,), self.k), out)
+        by_position = self.order == "position"
+        columns = (out.ids, out.counts, out.certified)
+        return Emission(*columns, uncertified, by_position, shard, table)
 
 
 class Strategy(ABC):
@@ -87,11 +70,5 @@ class Strategy(ABC):
         """Return the int64 (rows, K) view of the scratch where this rank's runs belong."""
 
     @abstractmethod
-    def merge(self, scratch: Sequence[Tensor], out: MergeResult) -> None:
-        """Exchange the chunk whose runs are packed, and write its rows to ``out``."""
-
-
-def select(runs: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the winning prefixes int64 (p, rows) of whole runs (p, rows, K), and certificates."""
-    lengths = ops.prefix_lengths(runs, k)
-    return lengths, ops.certify(runs, ops.threshold(runs, lengths, k))
+    def merge(self, scratch: Sequence[Tensor], to: Emission) -> None:
+        """Exchange the chunk whose runs are packed, and write its winners."""

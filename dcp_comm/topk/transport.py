@@ -14,6 +14,7 @@ travel too, as padding. An answer is one int64 for every row and rank.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,11 +28,29 @@ def cut(buffer: Tensor, *shape: int) -> Tensor:
     return buffer.view(-1)[: math.prod(shape)].view(shape)
 
 
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """One int64 for every row and rank.
+
+    Attributes:
+        given: int64 (p, rows that this rank evaluates); (1, rows) where others need none.
+        received: int64 (p, rows that each rank evaluates); the same memory where others need none.
+    """
+
+    given: Tensor
+    received: Tensor
+
+
 class Transport(ABC):
     """Takes keys to whoever evaluates their row, and answers back.
 
     Buffers are those of `key_specs` and `answer_specs`, for as many rows or more.
+
+    Attributes:
+        only: The rank whose answers this rank gives; None for all.
     """
+
+    only: int | None = None
 
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm
@@ -66,17 +85,20 @@ class Transport(ABC):
         """Fill ``everyones`` from all ranks' ``own``, both as `lay` returned them."""
 
     @abstractmethod
-    def deliver(self, buffers: Sequence[Tensor], answers: Tensor) -> Tensor:
-        """Return this rank's answers int64 (padded,), in ``buffers``.
+    def answers(self, buffers: Sequence[Tensor], rows: int) -> Answers:
+        """Return where answers belong, in memory of `answer_specs`."""
 
-        Args:
-            buffers: Memory of `answer_specs`, overwritten.
-            answers: int64 (p, evaluated rows): for every rank, from this evaluator.
-        """
+    @abstractmethod
+    def deliver(self, answers: Answers) -> Tensor:
+        """Return this rank's answers int64 (padded,), once ``answers.given`` is written."""
 
 
 class Everyone(Transport):
     """Every rank evaluates every row, and so has its answers already."""
+
+    def __init__(self, comm: Communicator) -> None:
+        super().__init__(comm)
+        self.only = comm.rank
 
     def padded(self, rows: int) -> int:
         """No row is added."""
@@ -99,10 +121,14 @@ class Everyone(Transport):
         """All-gather in place."""
         self.comm.all_gather_into(everyones, own)
 
-    def deliver(self, buffers: Sequence[Tensor], answers: Tensor) -> Tensor:
-        """Pick this rank's."""
-        own = cut(buffers[0], answers.shape[1])
-        return own.copy_(answers[self.comm.rank])
+    def answers(self, buffers: Sequence[Tensor], rows: int) -> Answers:
+        """This rank's."""
+        own = cut(buffers[0], 1, rows)
+        return Answers(own, own)
+
+    def deliver(self, answers: Answers) -> Tensor:
+        """Nothing travels."""
+        return answers.given[0]
 
 
 class Owners(Transport):
@@ -132,8 +158,13 @@ class Owners(Transport):
         """All-to-all: rows to their owners."""
         self.comm.all_to_all_into(everyones, own.view(everyones.shape))
 
-    def deliver(self, buffers: Sequence[Tensor], answers: Tensor) -> Tensor:
+    def answers(self, buffers: Sequence[Tensor], rows: int) -> Answers:
+        """To others, and from others."""
+        shape = (self.comm.size, self.padded(rows) // self.comm.size)
+        given, received = (cut(buffer, *shape) for buffer in buffers)
+        return Answers(given, received)
+
+    def deliver(self, answers: Answers) -> Tensor:
         """All-to-all: answers to their ranks, which puts them in the order of rows."""
-        sent, received = (cut(buffer, *answers.shape) for buffer in buffers)
-        self.comm.all_to_all_into(received, sent.copy_(answers))
-        return received.view(-1)
+        self.comm.all_to_all_into(answers.received, answers.given)
+        return answers.received.view(-1)

@@ -14,8 +14,8 @@ from dcp_comm.cli.demo.inputs import INPUTS
 from dcp_comm.cli.demo.mistakes import MISTAKES
 from dcp_comm.cli.demo.outcome import Options, Outcome
 from dcp_comm.cli.table import as_json
+from dcp_comm.kernels.primitives import Emission
 from dcp_comm.testing import run_ranks
-from dcp_comm.topk.result import MergeResult
 from dcp_comm.topk.splitter import Splitter
 from tests.cli.demo_text import write_text
 
@@ -152,9 +152,9 @@ def test_a_strategy_that_selects_otherwise_is_a_failure(
 ) -> None:
     honest = Splitter.merge
 
-    def lose_the_best(self: Splitter, scratch: Sequence[Tensor], out: MergeResult) -> None:
-        honest(self, scratch, out)
-        out.ids[:, 0] = -1
+    def lose_the_best(self: Splitter, scratch: Sequence[Tensor], to: Emission) -> None:
+        honest(self, scratch, to)
+        to.ids[:, 0] = -1
 
     monkeypatch.setattr(Splitter, "merge", lose_the_best)
     failures = on_ranks(options, RANKS)[0].failures

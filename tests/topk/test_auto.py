@@ -8,11 +8,13 @@ import pytest
 
 from dcp_comm.communicator import Communicator
 from dcp_comm.errors import CommMismatch
+from dcp_comm.kernels.lemma import splitter_shape
+from dcp_comm.kernels.torch_primitives import TorchPrimitives
 from dcp_comm.sharding import Shard
 from dcp_comm.testing import run_ranks
 from dcp_comm.topk import choice
 from dcp_comm.topk.choice import Choice
-from dcp_comm.topk.cost import H200, LINKS, Link, Scheme, schemes, splitter_shape
+from dcp_comm.topk.cost import H200, LINKS, Link, Scheme, schemes
 from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.topk.options import MergeOptions
 from dcp_comm.topk.strategy import Problem
@@ -40,7 +42,7 @@ def chosen(
     """The plans that one rank makes by itself."""
 
     def fn(comm: Communicator) -> Choice:
-        problem = Problem(comm, k, output, "score", Shard(comm.rank, size), True)
+        problem = Problem(comm, k, TorchPrimitives(), output, "score", Shard(comm.rank, size), True)
         given, over = options or MergeOptions(), link if isinstance(link, Link) else LINKS[link]
         return Choice(problem, max_rows, "auto", chunk_rows, given, over)
 

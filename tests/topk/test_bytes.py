@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from dcp_comm.communicator import Communicator
+from dcp_comm.kernels.lemma import splitter_shape
 from dcp_comm.specs import BufferSpec
 from dcp_comm.testing import run_ranks
-from dcp_comm.topk.cost import schemes, splitter_shape
+from dcp_comm.topk.cost import schemes
 from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.topk.options import MergeOptions
 from dcp_comm.workspace import Workspace

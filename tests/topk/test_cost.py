@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp_comm.communicator import Communicator
+from dcp_comm.kernels.lemma import best_block, splitter_shape
 from dcp_comm.testing import run_ranks
 from dcp_comm.topk import cost
 from dcp_comm.topk.choice import STRATEGIES
-from dcp_comm.topk.cost import LINKS, Link, Scheme, best_block, schemes, splitter_shape
+from dcp_comm.topk.cost import LINKS, Link, Scheme, schemes
 from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.topk.options import MergeOptions
 

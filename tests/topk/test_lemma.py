@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcp_comm.kernels import torch_ops as ops
-from dcp_comm.topk.cost import splitter_shape
+from dcp_comm.kernels.lemma import splitter_shape
 from dcp_comm.topk.keys import PAD
 from tests.oracle import Ints
 from tests.topk import lemma

@@ -73,13 +73,12 @@ def one_rank_uncertified(right: Callable[..., Tensor], runs: Tensor, threshold: 
 
 def unpadded(patch: Patch) -> None:
     """Leave whatever memory held in the rows that only fill up the last owner's."""
-    right = Tensor.__setitem__
+    right = Tensor.fill_
 
-    def wrong(self: Tensor, key: Any, value: Any) -> None:
-        if not (isinstance(value, int) and value == PAD):
-            right(self, key, value)
+    def wrong(self: Tensor, value: Any) -> Tensor:
+        return self if value == PAD else right(self, value)
 
-    patch.setattr(Tensor, "__setitem__", wrong)
+    patch.setattr(Tensor, "fill_", wrong)
 
 
 def wrong_owners(patch: Patch) -> None:
@@ -96,8 +95,8 @@ def dealt_in_turn(patch: Patch) -> None:
     """Owners' rows come back interleaved instead of one owner after another."""
     right = transport.Owners.deliver
 
-    def wrong(self: Any, buffers: Any, answers: Tensor) -> Tensor:
-        own = right(self, buffers, answers)
+    def wrong(self: Any, answers: Any) -> Tensor:
+        own = right(self, answers)
         return own.view(self.comm.size, -1).T.reshape(-1)
 
     patch.setattr(transport.Owners, "deliver", wrong)

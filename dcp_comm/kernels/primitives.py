@@ -1,0 +1,200 @@
+"""What every way to run the merge's arithmetic can do; strategies are written in these words.
+
+A *run* is a row's K keys of one rank in descending order (`dcp_comm.topk.keys`), padded with the
+smallest. Runs of p ranks are int64 (p, rows, n), rank-major as an all-gather leaves them. The
+winners of a rank are a prefix of its run, so that selecting means finding p prefix lengths a row.
+Shapes never depend on data, nothing is read back to the host, and all work is enqueued on the
+current stream. Equal inputs give equal bits, whichever way runs them.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch import Tensor
+
+from dcp_comm.kernels.lemma import SplitterShape
+from dcp_comm.sharding import Shard
+
+
+@dataclass(frozen=True, eq=False)
+class BlockTable:
+    """Where the pages of a paged cache lie, and which rows are whose.
+
+    Attributes:
+        pages: int32 (R, pages), any row stride.
+        requests: Integer (rows,), each row's request; None where every row has its own.
+        page_size: Tokens a page.
+    """
+
+    pages: Tensor
+    requests: Tensor | None
+    page_size: int
+
+    def part(self, rows: slice) -> "BlockTable":
+        """Return the table for some of the rows."""
+        if self.requests is None:
+            return replace(self, pages=self.pages[rows])
+        return replace(self, requests=self.requests[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Emission:
+    """Where the winners of some rows are written, and how.
+
+    Attributes:
+        ids: int32 (rows, K), any row stride, overwritten: winners, then -1.
+        counts: int32 (rows,), overwritten: winners of each row.
+        certified: bool (rows,), overwritten.
+        uncertified: int64 scalar; rows that are not certified are added.
+        by_position: Ascending by id; otherwise descending by key.
+        shard: Whose local positions to write; None for global ids.
+        table: Turns local positions into slots; None to leave them.
+    """
+
+    ids: Tensor
+    counts: Tensor
+    certified: Tensor
+    uncertified: Tensor
+    by_position: bool
+    shard: Shard | None
+    table: BlockTable | None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.counts.shape[0]
+
+
+class Primitives(ABC):
+    """One way to run the merge's arithmetic."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def pack(
+        self,
+        run: Tensor,
+        scores: Tensor,
+        ids: Tensor,
+        lengths: Tensor | None,
+        *,
+        shard: Shard,
+        mask_neg_inf: bool,
+    ) -> None:
+        """Write one rank's candidates as sorted runs.
+
+        Args:
+            run: int64 (rows, K), overwritten.
+            scores: float32 (rows, K), any order and row stride.
+            ids: int32 (rows, K), any row stride: local positions; below 0 is padding.
+            lengths: Integer (rows,), local lengths: positions at or beyond them are padding.
+            shard: What makes local positions global ids.
+            mask_neg_inf: Whether -inf is padding too.
+        """
+
+    @abstractmethod
+    def pack_logits(
+        self,
+        run: Tensor,
+        logits: Tensor,
+        ids: Tensor,
+        row_starts: Tensor | None,
+        lengths: Tensor | None,
+        *,
+        shard: Shard,
+        mask_neg_inf: bool,
+    ) -> None:
+        """`pack`, with the scores looked up in logits (rows, width), float of up to 32 bits.
+
+        A score stands in column ``id + row_start``; an id whose column does not exist is padding.
+        """
+
+    @abstractmethod
+    def merge_runs(self, runs: Tensor, own: int | None, to: Emission) -> None:
+        """Write the K largest keys of whole runs, with certificates.
+
+        Args:
+            runs: int64 (p, rows, K).
+            own: The one run whose winners are written; None for those of all.
+            to: Overwritten.
+        """
+
+    @abstractmethod
+    def merge_sealed(self, runs: Tensor, ids: Tensor, *, by_position: bool) -> None:
+        """Write the global ids of the K largest keys, with certificates inside.
+
+        A certified row that is full is marked: its last id becomes ``-2 - id``. A row with padding
+        at its end needs no mark: it holds every valid candidate. The one id without a partner is
+        the largest, whose row passes for uncertified.
+
+        Args:
+            runs: int64 (p, rows, K).
+            ids: int32 (rows, K), overwritten.
+            by_position: As in `Emission`.
+        """
+
+    @abstractmethod
+    def unseal(self, ids: Tensor, to: Emission) -> None:
+        """Write what `merge_sealed` left in ids int32 (rows, K) to ``to``, in the same order."""
+
+    @abstractmethod
+    def settle(self, runs: Tensor, verdicts: Tensor) -> None:
+        """Write how long a prefix of each whole run wins.
+
+        Args:
+            runs: int64 (p, rows, K).
+            verdicts: int64 (p, rows), overwritten: the length, ``~length`` where the row is not
+                certified.
+        """
+
+    @abstractmethod
+    def copy_splitters(self, splitters: Tensor, run: Tensor, block: int) -> None:
+        """Write each ``block``-th key of run (rows, K), and the last, to (rows, m)."""
+
+    @abstractmethod
+    def open_windows(
+        self, splitters: Tensor, starts: Tensor, own: int | None, shape: SplitterShape
+    ) -> None:
+        """Write where the windows of open winners begin.
+
+        Args:
+            splitters: int64 (p, rows, m).
+            starts: int64 (p, rows), or (1, rows) for run ``own`` alone; overwritten. K where every
+                valid key wins.
+            own: The run whose start is wanted; None for all.
+            shape: Sizes of the lemma.
+        """
+
+    @abstractmethod
+    def copy_windows(self, windows: Tensor, run: Tensor, starts: Tensor) -> None:
+        """Write the W keys of each run from ``starts`` on to (rows, W), none from outside it."""
+
+    @abstractmethod
+    def close_windows(
+        self,
+        splitters: Tensor,
+        windows: Tensor,
+        verdicts: Tensor,
+        own: int | None,
+        shape: SplitterShape,
+    ) -> None:
+        """Write how long a prefix of each run wins, from all that was exchanged.
+
+        Args:
+            splitters: int64 (p, rows, m), as `open_windows` saw them.
+            windows: int64 (p, rows, W).
+            verdicts: As in `settle`; (1, rows) for run ``own`` alone. K or more: all that is valid.
+            own: As in `open_windows`.
+            shape: As in `open_windows`.
+        """
+
+    @abstractmethod
+    def emit_own(self, run: Tensor, verdicts: Tensor | None, to: Emission) -> None:
+        """Write this rank's winners, a prefix of its run.
+
+        Args:
+            run: int64 (rows, K).
+            verdicts: int64 (rows,) as of `settle`; None where all that is valid wins, certified.
+            to: Overwritten.
+        """
