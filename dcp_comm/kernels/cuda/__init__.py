@@ -1,0 +1,1 @@
+"""CUDA C++ kernels: their sources, the run-time compiler, and the launches."""

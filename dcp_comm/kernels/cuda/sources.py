@@ -1,0 +1,62 @@
+"""The CUDA C++ sources: one translation unit a ``.cu``, the headers it includes, its kernels.
+
+A kernel is ``extern "C" __global__ void [__launch_bounds__(N)] name(parameters)`` and each of its
+parameters is 64 bits wide: a pointer or a ``long long``. No standard header and none of CUDA's is
+included, so that what is compiled depends on these files alone.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+_BOUNDS = r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)"
+_KERNEL = re.compile(rf'extern\s+"C"\s+__global__\s+void\s+(?:{_BOUNDS}\s+)?(\w+)\s*\(')
+
+
+@dataclass(frozen=True)
+class Source:
+    """One translation unit.
+
+    Attributes:
+        path: The ``.cu`` file; what it includes lies beside it.
+        text: What it says.
+        headers: (name, text) of every file that it includes, directly or not, by name.
+        kernels: The kernels that it defines, in their order.
+    """
+
+    path: Path
+    text: str
+    headers: tuple[tuple[str, str], ...]
+    kernels: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> "Source":
+        """Read a ``.cu`` file and all that it includes.
+
+        Raises:
+            FileNotFoundError: It, or a header that it includes, does not exist.
+        """
+        text = path.read_text()
+        headers = dict(_included(path.parent, text))
+        return cls(path, text, tuple(sorted(headers.items())), tuple(_KERNEL.findall(text)))
+
+
+@cache
+def read_all(folder: Path = PACKAGE) -> tuple[Source, ...]:
+    """Return every translation unit of a folder, by name; the package's own by default."""
+    return tuple(Source.read(path) for path in sorted(folder.glob("*.cu")))
+
+
+def _included(
+    folder: Path, text: str, seen: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, str]]:
+    for name in _INCLUDE.findall(text):
+        if name not in seen:
+            header = (folder / name).read_text()
+            yield name, header
+            yield from _included(folder, header, seen | {name})

@@ -1,0 +1,1 @@
+"""Tests of the CUDA kernels and of what compiles and launches them."""
