@@ -1,0 +1,66 @@
+// Writes winners where a caller wants them.
+#pragma once
+
+#include "keys.cuh"
+
+// dcp_comm/kernels/primitives.py says what they mean.
+struct Table {
+  const int* pages;
+  i64 stride, requests, width;
+  const void* request_of_row;
+  i64 wide_requests, page_size;
+
+  // The slot of a local position of a row, -1 where the table has none.
+  __device__ __forceinline__ int slot(i64 row, int local) const {
+    if (local < 0) return -1;
+    const i64 request = load_integer(request_of_row, row, wide_requests, row);
+    const u32 size = static_cast<u32>(page_size), at = static_cast<u32>(local);
+    const i64 page = at / size;
+    if (request < 0 || request >= requests || page >= width) return -1;
+    const int block = __ldg(pages + request * stride + page);
+    const i64 slot = block * page_size + at % size;
+    return block < 0 || slot > MAX_ID ? -1 : static_cast<int>(slot);
+  }
+};
+
+struct Emission {
+  int* ids;
+  i64 stride;
+  int* counts;
+  unsigned char* certified;
+  u64* uncertified;
+  i64 by_position;
+  Shard shard;  // interleave 0: global ids
+  Table table;  // page size 0: none
+
+  // `word` may be its low half alone.
+  __device__ __forceinline__ void write(i64 row, int at, u64 word) const {
+    int id = id_of(word);
+    if (id >= 0 && shard.interleave != 0) {
+      id = shard.local_of(id);
+      if (table.page_size != 0) id = table.slot(row, id);
+    }
+    ids[row * stride + at] = id;
+  }
+
+  // By one thread a row.
+  __device__ __forceinline__ void conclude(i64 row, int count, bool sure) const {
+    counts[row] = count;
+    certified[row] = sure;
+    if (!sure) atomicAdd(uncertified, 1ull);
+  }
+};
+
+#define EMISSION_PARAMETERS                                                                      \
+  int *ids, i64 ids_stride, int *counts, unsigned char *certified, u64 *uncertified,              \
+      i64 by_position, i64 shard_rank, i64 shard_size, i64 interleave, const int *pages,          \
+      i64 pages_stride, i64 requests, i64 pages_width, const void *request_of_row,                \
+      i64 wide_requests, i64 page_size
+
+#define EMISSION                                                                                 \
+  Emission {                                                                                     \
+    ids, ids_stride, counts, certified, uncertified, by_position,                                \
+        Shard{shard_rank, shard_size, interleave}, Table {                                       \
+      pages, pages_stride, requests, pages_width, request_of_row, wide_requests, page_size       \
+    }                                                                                            \
+  }
