@@ -44,10 +44,13 @@ struct Emission {
   }
 
   // By one thread a row.
-  __device__ __forceinline__ void conclude(i64 row, int count, bool sure) const {
-    counts[row] = count;
+  __device__ __forceinline__ void certify(i64 row, bool sure) const {
     certified[row] = sure;
     if (!sure) atomicAdd(uncertified, 1ull);
+  }
+  __device__ __forceinline__ void conclude(i64 row, int count, bool sure) const {
+    counts[row] = count;
+    certify(row, sure);
   }
 };
 

@@ -63,16 +63,27 @@ __device__ __forceinline__ i64 load_integer(const void* data, i64 at, i64 wide, 
               : static_cast<i64>(__ldg(static_cast<const int*>(data) + at));
 }
 
+// Divides positions; most divisors are powers of two.
+struct Divisor {
+  u32 value;
+
+  __device__ __forceinline__ u32 quotient(u32 at) const {
+    return (value & (value - 1)) == 0 ? at >> (31 - __clz(static_cast<int>(value))) : at / value;
+  }
+};
+
 // A rank's place in the interleave, as dcp_comm/sharding.py defines it.
 struct Shard {
   i64 rank, size, interleave;
 
   __device__ __forceinline__ i64 global_of(int local) const {
-    const u32 run = static_cast<u32>(interleave), at = static_cast<u32>(local);
-    return (static_cast<i64>(at / run) * size + rank) * interleave + at % run;
+    const Divisor run{static_cast<u32>(interleave)};
+    const u32 at = static_cast<u32>(local), stripe = run.quotient(at);
+    return (static_cast<i64>(stripe) * size + rank) * interleave + (at - stripe * run.value);
   }
   __device__ __forceinline__ int local_of(int global) const {
-    const u32 run = static_cast<u32>(interleave), at = static_cast<u32>(global);
-    return static_cast<int>(at / run / static_cast<u32>(size) * run + at % run);
+    const Divisor run{static_cast<u32>(interleave)}, ranks{static_cast<u32>(size)};
+    const u32 at = static_cast<u32>(global), stripe = run.quotient(at);
+    return static_cast<int>(ranks.quotient(stripe) * run.value + (at - stripe * run.value));
   }
 };

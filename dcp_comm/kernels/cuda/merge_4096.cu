@@ -2,10 +2,10 @@
 
 #include "merge.cuh"
 
-extern "C" __global__ void __launch_bounds__(512) merge_runs_4096(MERGE_PARAMETERS) {
-  MERGE(4096, 512);
+extern "C" __global__ void __launch_bounds__(1024, 1) merge_runs_4096(MERGE_PARAMETERS) {
+  MERGE(4096);
 }
 
-extern "C" __global__ void __launch_bounds__(512) emit_own_4096(EMIT_OWN_PARAMETERS) {
-  EMIT_OWN(4096, 512);
+extern "C" __global__ void __launch_bounds__(1024, 1) emit_own_4096(EMIT_OWN_PARAMETERS) {
+  EMIT_OWN(4096);
 }

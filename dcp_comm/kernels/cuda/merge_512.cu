@@ -2,10 +2,10 @@
 
 #include "merge.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) merge_runs_512(MERGE_PARAMETERS) {
-  MERGE(512, 128);
+extern "C" __global__ void __launch_bounds__(128, 12) merge_runs_512(MERGE_PARAMETERS) {
+  MERGE(512);
 }
 
-extern "C" __global__ void __launch_bounds__(128) emit_own_512(EMIT_OWN_PARAMETERS) {
-  EMIT_OWN(512, 128);
+extern "C" __global__ void __launch_bounds__(128, 12) emit_own_512(EMIT_OWN_PARAMETERS) {
+  EMIT_OWN(512);
 }

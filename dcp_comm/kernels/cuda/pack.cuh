@@ -39,28 +39,29 @@ struct LookedUp {
   }
 };
 
-template <int THREADS, int ITEMS, typename Scores>
+template <int CAPACITY, typename Scores>
 __device__ __forceinline__ void pack(i64* run, int k, const Scores& scores, const Candidates& from) {
   extern __shared__ __align__(16) unsigned char memory[];
-  using Sort = Sorter<THREADS, ITEMS>;
-  auto& shared = *reinterpret_cast<typename Sort::Shared*>(memory);
+  using Sort = Sorter<CAPACITY>;
+  Sort sorter(*reinterpret_cast<typename Sort::Shared*>(memory));
   const i64 row = blockIdx.x;
   const i64 length = load_integer(from.lengths, row, from.wide_lengths, MAX_ID + 1);
+  int ids[ITEMS];
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const int at = item * THREADS + static_cast<int>(threadIdx.x);
-    if (at >= k) continue;
-    const int id = __ldg(from.ids + row * from.ids_stride + at);
-    int bits;
-    u64 word = 0;
-    if (id >= 0 && id < length && scores.find(row, at, id, &bits))
-      word = encode(bits, from.shard.global_of(id), from.mask_neg_inf);
-    shared.words[at] = word;
+    const int at = sorter.place_of(item);
+    ids[item] = at < k ? __ldg(from.ids + row * from.ids_stride + at) : -1;
   }
-  __syncthreads();
-  Sort(shared).sort(k, true);
-  for (int at = threadIdx.x; at < k; at += THREADS)
-    run[row * k + at] = key_of_word(shared.words[at]);
+  u64 words[ITEMS];
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    int bits;
+    const bool exists = ids[item] >= 0 && ids[item] < length &&
+                        scores.find(row, sorter.place_of(item), ids[item], &bits);
+    words[item] = exists ? encode(bits, from.shard.global_of(ids[item]), from.mask_neg_inf) : 0;
+  }
+  i64* mine = run + row * k;
+  sorter.sort(words, k, true, [&](int rank, u64 word) { mine[rank] = key_of_word(word); });
 }
 
 #define CANDIDATE_PARAMETERS                                                                     \
@@ -76,10 +77,9 @@ __device__ __forceinline__ void pack(i64* run, int k, const Scores& scores, cons
   i64 *run, i64 k, CANDIDATE_PARAMETERS, const void *logits, i64 stride, i64 width, i64 dtype,    \
       const void *starts, i64 wide_starts
 
-#define PACK(CAPACITY, THREADS)                                                                  \
-  pack<THREADS, CAPACITY / THREADS>(run, static_cast<int>(k), Listed{scores, stride}, CANDIDATES)
+#define PACK(CAPACITY)                                                                           \
+  pack<CAPACITY>(run, static_cast<int>(k), Listed{scores, stride}, CANDIDATES)
 
-#define PACK_LOGITS(CAPACITY, THREADS)                                                           \
-  pack<THREADS, CAPACITY / THREADS>(run, static_cast<int>(k),                                    \
-                                    LookedUp{logits, stride, width, dtype, starts, wide_starts}, \
-                                    CANDIDATES)
+#define PACK_LOGITS(CAPACITY)                                                                    \
+  pack<CAPACITY>(run, static_cast<int>(k),                                                       \
+                 LookedUp{logits, stride, width, dtype, starts, wide_starts}, CANDIDATES)

@@ -2,10 +2,10 @@
 
 #include "pack.cuh"
 
-extern "C" __global__ void __launch_bounds__(256) pack_2048(PACK_PARAMETERS) {
-  PACK(2048, 256);
+extern "C" __global__ void __launch_bounds__(512, 3) pack_2048(PACK_PARAMETERS) {
+  PACK(2048);
 }
 
-extern "C" __global__ void __launch_bounds__(256) pack_logits_2048(PACK_LOGITS_PARAMETERS) {
-  PACK_LOGITS(2048, 256);
+extern "C" __global__ void __launch_bounds__(512, 3) pack_logits_2048(PACK_LOGITS_PARAMETERS) {
+  PACK_LOGITS(2048);
 }

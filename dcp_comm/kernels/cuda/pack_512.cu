@@ -2,10 +2,10 @@
 
 #include "pack.cuh"
 
-extern "C" __global__ void __launch_bounds__(128) pack_512(PACK_PARAMETERS) {
-  PACK(512, 128);
+extern "C" __global__ void __launch_bounds__(128, 12) pack_512(PACK_PARAMETERS) {
+  PACK(512);
 }
 
-extern "C" __global__ void __launch_bounds__(128) pack_logits_512(PACK_LOGITS_PARAMETERS) {
-  PACK_LOGITS(512, 128);
+extern "C" __global__ void __launch_bounds__(128, 12) pack_logits_512(PACK_LOGITS_PARAMETERS) {
+  PACK_LOGITS(512);
 }

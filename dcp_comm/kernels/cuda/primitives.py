@@ -15,15 +15,21 @@ from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
 from dcp_comm.kernels.primitives import Emission, Primitives
 from dcp_comm.sharding import Shard
 
-THREADS = {512: 128, 1024: 128, 2048: 256, 4096: 512}
-"""Threads of a block that sorts up to so many keys, as the sources have it."""
+CAPACITIES = (512, 1024, 2048, 4096)
+"""Keys that a block sorts at most; each has its own sources."""
 
-MAX_K = max(THREADS)
+MAX_K = max(CAPACITIES)
 MAX_SIZE = 8
+
+MOST_FEW = 128
+"""Rows up to which ranking every key takes less time than selecting first."""
 
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _KEY_BYTES = 8
-_WARP = 32
+_ITEMS = 4  # keys a thread of a block that sorts
+_BLOCK = 256  # threads of one that copies
+_ROWS = 4  # rows of one that searches, a warp each
+_SHARED = 200 << 10  # bytes that a block may have on every GPU with NCCL's collectives in mind
 _MOST = 1 << 31
 
 
@@ -41,8 +47,8 @@ class CudaPrimitives(Primitives):
     def __init__(self, launcher: Launcher, k: int, size: int) -> None:
         """Choose the kernels; nothing is compiled yet."""
         self._launcher = launcher
-        self._capacity = next(each for each in THREADS if k <= each)
-        self._threads = THREADS[self._capacity]
+        self._capacity = next(each for each in CAPACITIES if k <= each)
+        self._threads = self._capacity // _ITEMS
         # With one run, windows would not hold what is open where valid keys are few.
         self._whole = splitter_shape(k, size, 1 if size == 1 else None)
         self._size = size
@@ -81,8 +87,15 @@ class CudaPrimitives(Primitives):
         self._sort("pack_logits", run, run.data_ptr(), run.shape[1], *candidates, *columns)
 
     def merge_runs(self, runs: Tensor, own: int | None, to: Emission) -> None:
-        """Search, fetch the winners, sort them where there are several runs, write."""
-        self._merge(runs, -1 if own is None else own, 0, _emission(to))
+        """Rank every key of few rows; else search, fetch the winners, sort and write them."""
+        size, rows, k = runs.shape
+        whose = -1 if own is None else own
+        if to.by_position or rows > MOST_FEW or size * k * _KEY_BYTES > _SHARED:
+            self._merge(runs, whose, 0, _emission(to))
+            return
+        sizes = (runs.data_ptr(), rows, size, k, whose)
+        shared = size * k * _KEY_BYTES
+        self._launcher.launch("merge_few", (rows, size), 1024, shared, *sizes, *_emission(to))
 
     def merge_sealed(self, runs: Tensor, ids: Tensor, *, by_position: bool) -> None:
         """The same kernel."""
@@ -92,33 +105,32 @@ class CudaPrimitives(Primitives):
     def unseal(self, ids: Tensor, to: Emission) -> None:
         """Copy, unmark and count in one kernel."""
         rows, k = ids.shape
-        self._launch("unseal", rows, 256, 0, ids.data_ptr(), ids.stride(0), k, *_emission(to))
+        self._launch("unseal", rows, _BLOCK, 0, ids.data_ptr(), ids.stride(0), k, *_emission(to))
 
     def settle(self, runs: Tensor, verdicts: Tensor) -> None:
         """Search, one warp a row."""
-        shared = _KEY_BYTES * runs.shape[0] * max(self._whole.splitters, self._whole.window)
-        whole = (runs.data_ptr(), runs.shape[1], *_sizes(self._size, self._whole))
-        self._launch("settle", runs.shape[1], _WARP, shared, *whole, verdicts.data_ptr())
+        rows, width = runs.shape[1], max(self._whole.splitters, self._whole.window)
+        whole = (runs.data_ptr(), rows, *_sizes(self._size, self._whole))
+        self._search("settle", rows, width, *whole, verdicts.data_ptr())
 
     def copy_splitters(self, splitters: Tensor, run: Tensor, block: int) -> None:
-        """One warp a row."""
-        rows, k = run.shape
-        pointers = (splitters.data_ptr(), run.data_ptr())
-        self._launch("copy_splitters", rows, _WARP, 0, *pointers, k, block, splitters.shape[1])
+        """A thread copies a key."""
+        sizes = (*run.shape, block, splitters.shape[1])
+        self._copy("copy_splitters", splitters, run.data_ptr(), *sizes)
 
     def open_windows(
         self, splitters: Tensor, starts: Tensor, own: int | None, shape: SplitterShape
     ) -> None:
         """Search the splitters, one warp a row."""
-        pointers = (splitters.data_ptr(), starts.data_ptr())
-        self._search("open_windows", splitters, shape.splitters, pointers, own, shape)
+        rows, width = splitters.shape[1:]
+        pointers = (splitters.data_ptr(), starts.data_ptr(), -1 if own is None else own)
+        sizes = (width, rows, *_sizes(self._size, shape))
+        self._search("open_windows", rows, width, *pointers, *sizes)
 
     def copy_windows(self, windows: Tensor, run: Tensor, starts: Tensor) -> None:
-        """One warp a row."""
-        rows, k = run.shape
-        pointers = (windows.data_ptr(), run.data_ptr())
-        sizes = (k, windows.shape[1], starts.data_ptr())
-        self._launch("copy_windows", rows, _WARP, 0, *pointers, *sizes)
+        """A thread copies a key."""
+        sizes = (*run.shape, windows.shape[1], starts.data_ptr())
+        self._copy("copy_windows", windows, run.data_ptr(), *sizes)
 
     def close_windows(
         self,
@@ -129,9 +141,10 @@ class CudaPrimitives(Primitives):
         shape: SplitterShape,
     ) -> None:
         """Search the splitters again, which is cheaper than to keep what they told; then windows."""
+        rows, width = splitters.shape[1], max(shape.splitters, shape.window)
         pointers = (splitters.data_ptr(), windows.data_ptr(), verdicts.data_ptr())
-        width = max(shape.splitters, shape.window)
-        self._search("close_windows", splitters, width, pointers, own, shape)
+        sizes = (-1 if own is None else own, width, rows, *_sizes(self._size, shape))
+        self._search("close_windows", rows, width, *pointers, *sizes)
 
     def emit_own(self, run: Tensor, verdicts: Tensor | None, to: Emission) -> None:
         """Write the prefix; sort it first if it is wanted by position."""
@@ -156,22 +169,16 @@ class CudaPrimitives(Primitives):
         """Shared memory of a block that sorts, as the sources assert it."""
         return 12 * self._capacity + 1024
 
-    def _search(
-        self,
-        kernel: str,
-        splitters: Tensor,
-        width: int,
-        pointers: tuple[int, ...],
-        own: int | None,
-        shape: SplitterShape,
-    ) -> None:
-        size, rows, _ = splitters.shape
-        sizes = (-1 if own is None else own, rows, *_sizes(size, shape))
-        self._launch(kernel, rows, _WARP, _KEY_BYTES * size * width, *pointers, *sizes)
+    def _search(self, kernel: str, rows: int, width: int, *args: int) -> None:
+        shared = _ROWS * _KEY_BYTES * self._size * width
+        self._launch(kernel, -(-rows // _ROWS), _ROWS * 32, shared, *args)
 
-    def _launch(self, kernel: str, rows: int, threads: int, shared: int, *args: int) -> None:
-        if rows > 0:
-            self._launcher.launch(kernel, (rows, 1), threads, shared, *args)
+    def _copy(self, kernel: str, to: Tensor, *args: int) -> None:
+        self._launch(kernel, -(-to.numel() // _BLOCK), _BLOCK, 0, to.data_ptr(), *args)
+
+    def _launch(self, kernel: str, blocks: int, threads: int, shared: int, *args: int) -> None:
+        if blocks > 0:
+            self._launcher.launch(kernel, (blocks, 1), threads, shared, *args)
 
 
 _NO_SHARD = (0, 1, 0)

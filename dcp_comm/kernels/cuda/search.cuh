@@ -3,8 +3,9 @@
 
 #include "keys.cuh"
 
-constexpr int MAX_RUNS = 32;  // a lane each
+constexpr int MAX_RUNS = 8;
 constexpr int LANES = 32;
+constexpr int ROWS = 4;  // of a block whose warps search a row each
 constexpr u32 ALL_LANES = ~0u;
 
 // How many words of a descending run are larger than `word`.
@@ -23,6 +24,19 @@ __device__ __forceinline__ int larger_in(const u64* run, int count, u64 word) {
 struct Lemma {
   int runs, k, block, splitters, settled, window;
 };
+
+// Fetches n words of each run to shared memory, one run behind the other, by `threads` threads.
+template <typename Fetch>
+__device__ __forceinline__ void fetch(u64* words, int runs, int n, int thread, int threads,
+                                      const Fetch& word) {
+  const int count = runs * n;
+  int run = 0, first = 0;  // of the run that `at` is in
+#pragma unroll 4
+  for (int at = thread; at < count; at += threads) {
+    while (at - first >= n) first += n, ++run;
+    words[at] = word(run, at - first);
+  }
+}
 
 // p runs of n words each, one behind the other in shared memory; lane r speaks for run r.
 struct Runs {

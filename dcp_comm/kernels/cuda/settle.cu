@@ -24,13 +24,15 @@ extern "C" __global__ void __launch_bounds__(256)
   if (threadIdx.x == 0) to.conclude(row, valid, sure);
 }
 
-// Verdicts (runs, rows) of whole runs; one warp a row.
-extern "C" __global__ void __launch_bounds__(LANES) settle(SORTED_PARAMETERS, i64* verdicts) {
+// Verdicts (runs, rows) of whole runs.
+extern "C" __global__ void __launch_bounds__(ROWS* LANES) settle(SORTED_PARAMETERS, i64* verdicts) {
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ int starts[MAX_RUNS];
-  const i64 row = blockIdx.x;
-  const Found found =
-      search(Sorted{keys, rows, LEMMA}, row, reinterpret_cast<u64*>(memory), starts);
-  if (threadIdx.x < runs)
-    verdicts[threadIdx.x * rows + row] = found.sure ? found.length : ~found.length;
+  __shared__ int starts[ROWS][MAX_RUNS];
+  const int lane = static_cast<int>(threadIdx.x) % LANES, warp = static_cast<int>(threadIdx.x) / LANES;
+  const i64 row = static_cast<i64>(blockIdx.x) * ROWS + warp;
+  if (row >= rows) return;
+  u64* words = reinterpret_cast<u64*>(memory) + warp * runs * max(splitters, window);
+  const Found found = search(Sorted{keys, rows, LEMMA}, row, words, starts[warp], lane, LANES,
+                             [] { __syncwarp(); });
+  if (lane < runs) verdicts[lane * rows + row] = found.sure ? found.length : ~found.length;
 }
