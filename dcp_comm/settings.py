@@ -20,12 +20,15 @@ class Settings:
         nccl_library: ``DCP_COMM_NCCL_LIBRARY``: absolute path of the libnccl to load; empty for the
             one that torch brought, else an installed one.
         two_nccl: ``DCP_COMM_TWO_NCCL=1``: do not refuse a process with two different libnccl.
+        cache_dir: ``DCP_COMM_CACHE_DIR``: absolute path of the folder that keeps compiled kernels;
+            by default ``dcp_comm`` in ``$XDG_CACHE_HOME``, or in ``~/.cache``.
     """
 
     check: str = ""
     ranges: bool = False
     nccl_library: str = ""
     two_nccl: bool = False
+    cache_dir: str = "~/.cache/dcp_comm"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -39,6 +42,7 @@ class Settings:
             ranges=_choice(environment, "DCP_COMM_RANGES", ("0", "1")) == "1",
             nccl_library=environment.get("DCP_COMM_NCCL_LIBRARY", ""),
             two_nccl=_choice(environment, "DCP_COMM_TWO_NCCL", ("0", "1")) == "1",
+            cache_dir=_cache_dir(environment),
         )
 
     @classmethod
@@ -59,3 +63,16 @@ def _choice(environment: Mapping[str, str], name: str, legal: tuple[str, ...]) -
             refusal("environment", name, repr(value), need, remedy=f"Unset {name} for its default")
         )
     return value
+
+
+def _cache_dir(environment: Mapping[str, str]) -> str:
+    given = environment.get("DCP_COMM_CACHE_DIR", "")
+    if given and not os.path.isabs(given):
+        remedy = "Unset DCP_COMM_CACHE_DIR for its default"
+        words = refusal(
+            "environment", "DCP_COMM_CACHE_DIR", repr(given), "an absolute path", remedy=remedy
+        )
+        raise CommUsageError(words)
+    shared = environment.get("XDG_CACHE_HOME", "")
+    in_shared = os.path.join(shared, "dcp_comm") if os.path.isabs(shared) else ""
+    return given or in_shared or Settings.cache_dir

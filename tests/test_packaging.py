@@ -5,9 +5,11 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,22 @@ def test_every_tool_that_runs_here_is_pinned() -> None:
 def test_types_are_shipped() -> None:
     assert (ROOT / "dcp_comm" / "py.typed").exists()
     assert "py.typed" in PROJECT["tool"]["setuptools"]["package-data"]["dcp_comm"]
+
+
+def test_kernel_sources_are_shipped(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(ROOT / "dcp_comm", project / "dcp_comm", symlinks=True)
+    shutil.copytree(ROOT / "backends", project / "backends")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, project)
+    kernels = project / "dcp_comm" / "kernels" / "cuda"
+    for name in ("added.cu", "added.cuh"):
+        (kernels / name).touch()
+    build = "from setuptools.build_meta import build_wheel; build_wheel('.')"
+    subprocess.run([sys.executable, "-c", build], cwd=project, capture_output=True, check=True)
+    (wheel,) = project.glob("*.whl")
+    shipped = {Path(name).name for name in zipfile.ZipFile(wheel).namelist() if ".cu" in name}
+    assert shipped == {path.name for path in kernels.glob("*.cu*")}
 
 
 def test_importing_brings_nothing_but_torch_and_leaves_no_trace() -> None:

@@ -32,12 +32,26 @@ def test_ranges_are_a_switch() -> None:
         ("DCP_COMM_CHECK", "2", "one of 0, merge, all"),
         ("DCP_COMM_CHECK", "ALL", "one of 0, merge, all"),
         ("DCP_COMM_RANGES", "yes", "one of 0, 1"),
+        ("DCP_COMM_CACHE_DIR", "cache", "an absolute path"),
     ],
 )
 def test_a_value_without_meaning_is_refused(name: str, value: str, need: str) -> None:
     words = f"environment: {name}: got {value!r}, need {need}. Unset {name} for its default"
     with pytest.raises(CommUsageError, match=re.escape(words)):
         Settings.from_environment({name: value})
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({}, "~/.cache/dcp_comm"),
+        ({"XDG_CACHE_HOME": "relative"}, "~/.cache/dcp_comm"),
+        ({"XDG_CACHE_HOME": "/x"}, "/x/dcp_comm"),
+        ({"XDG_CACHE_HOME": "/x", "DCP_COMM_CACHE_DIR": "/y"}, "/y"),
+    ],
+)
+def test_where_compiled_kernels_are_kept(environment: dict[str, str], folder: str) -> None:
+    assert Settings.from_environment(environment).cache_dir == folder
 
 
 def test_the_environment_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:

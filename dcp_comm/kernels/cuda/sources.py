@@ -10,12 +10,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 PACKAGE = Path(__file__).parent
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+_ONCE = re.compile(r"^\s*#\s*pragma\s+once\s*$", re.MULTILINE)
 _BOUNDS = r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)"
-_KERNEL = re.compile(rf'extern\s+"C"\s+__global__\s+void\s+(?:{_BOUNDS}\s+)?(\w+)\s*\(')
+_KERNEL = re.compile(rf'extern\s+"C"\s+__global__\s+void\s+(?:{_BOUNDS}\s+)?(\w+)\s*\(([^()]*)\)')
+
+
+class Kernel(NamedTuple):
+    """A kernel's name, and how many parameters it takes."""
+
+    name: str
+    parameters: int
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class Source:
     path: Path
     text: str
     headers: tuple[tuple[str, str], ...]
-    kernels: tuple[str, ...]
+    kernels: tuple[Kernel, ...]
 
     @classmethod
     def read(cls, path: Path) -> "Source":
@@ -43,13 +52,25 @@ class Source:
         """
         text = path.read_text()
         headers = dict(_included(path.parent, text))
-        return cls(path, text, tuple(sorted(headers.items())), tuple(_KERNEL.findall(text)))
+        return cls(path, text, tuple(sorted(headers.items())), tuple(_kernels(text)))
+
+    def unit(self) -> str:
+        """Return all of it as one text: the headers where they are first included.
+
+        It holds no path, so the same sources make the same text wherever they lie.
+        """
+        return "".join(_flat(self.path.name, self.text, dict(self.headers), set()))
 
 
 @cache
 def read_all(folder: Path = PACKAGE) -> tuple[Source, ...]:
     """Return every translation unit of a folder, by name; the package's own by default."""
     return tuple(Source.read(path) for path in sorted(folder.glob("*.cu")))
+
+
+def _kernels(text: str) -> Iterator[Kernel]:
+    for name, parameters in _KERNEL.findall(text):
+        yield Kernel(name, parameters.count(",") + 1 if parameters.strip() else 0)
 
 
 def _included(
@@ -60,3 +81,16 @@ def _included(
             header = (folder / name).read_text()
             yield name, header
             yield from _included(folder, header, seen | {name})
+
+
+def _flat(name: str, text: str, headers: dict[str, str], done: set[str]) -> Iterator[str]:
+    yield f'#line 1 "{name}"\n'
+    for number, line in enumerate(text.splitlines(), 1):
+        include = _INCLUDE.match(line)
+        if include is None:
+            yield f"{line}\n"
+            continue
+        if include[1] not in done:
+            done.add(include[1])
+            yield from _flat(include[1], _ONCE.sub("", headers[include[1]]), headers, done)
+        yield f'#line {number + 1} "{name}"\n'

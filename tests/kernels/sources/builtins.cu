@@ -66,7 +66,7 @@ extern "C" __global__ void number_builtins(long long* out, long long nan_bits) {
     CHECK(__float2ull_rz(1e30f) == ~0ull && __float2ll_rz(-4.5f) == -4);
     CHECK(__uint2float_rz(0xFFFFFFFFu) == 4294967040.0f);
     CHECK(__uint2float_rn(0xFFFFFFFFu) == 4294967296.0f);
-    CHECK(min(1, 2u) == 1u && max(-1ll, 2) == 2 && min(3ull, 4u) == 3ull);
+    CHECK(min(1, 2u) == 1u && max(-1ll, 2ll) == 2 && min(3ull, 4ull) == 3);
     CHECK(min(nan, 1.0f) == 1.0f && fmaxf(nan, 1.0f) == 1.0f && max(2.0f, 1.0f) == 2.0f);
 }
 
