@@ -54,6 +54,18 @@ struct Emission {
   }
 };
 
+// How much of this rank's run wins: `verdicts` (rows,), or all that is valid.
+struct Verdict {
+  int length;
+  bool sure;
+
+  __device__ __forceinline__ Verdict(const i64* verdicts, i64 row, int k) {
+    const i64 told = verdicts == nullptr ? k : __ldg(verdicts + row);
+    sure = told >= 0;
+    length = static_cast<int>(min(sure ? told : ~told, static_cast<i64>(k)));
+  }
+};
+
 #define EMISSION_PARAMETERS                                                                      \
   int *ids, i64 ids_stride, int *counts, unsigned char *certified, u64 *uncertified,              \
       i64 by_position, i64 shard_rank, i64 shard_size, i64 interleave, const int *pages,          \

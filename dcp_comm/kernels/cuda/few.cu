@@ -16,18 +16,16 @@ extern "C" __global__ void __launch_bounds__(1024)
   const int run = static_cast<int>(blockIdx.y), n = static_cast<int>(k);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) won = 0;
-  for (int other = 0; other < runs; ++other)
-    for (int at = thread; at < n; at += 1024)
-      words[other * n + at] = word_of_key(__ldg(keys + (other * rows + row) * k + at));
+  fetch<8>(words, static_cast<int>(runs), n, thread, 1024, [&](int other, int at) {
+    return word_of_key(__ldg(keys + (other * rows + row) * k + at));
+  });
   __syncthreads();
 
   const bool writes = own_run < 0 || own_run == run;
   for (int at = thread; at < n; at += 1024) {
     const u64 word = words[run * n + at];
     if (word == 0) break;
-    int rank = at;
-    for (int other = 0; other < runs; ++other)
-      if (other != run) rank += larger_in(words + other * n, n, word);
+    const int rank = at + larger_elsewhere(words, static_cast<int>(runs), n, run, word);
     if (rank >= n) break;
     if (writes) to.write(row, own_run < 0 ? rank : at, word);
     atomicMax(&won, at + 1);

@@ -6,6 +6,6 @@ extern "C" __global__ void __launch_bounds__(256, 6) merge_runs_1024(MERGE_PARAM
   MERGE(1024);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 6) emit_own_1024(EMIT_OWN_PARAMETERS) {
-  EMIT_OWN(1024);
+extern "C" __global__ void __launch_bounds__(256, 6) emit_sorted_1024(EMIT_SORTED_PARAMETERS) {
+  EMIT_SORTED(1024);
 }

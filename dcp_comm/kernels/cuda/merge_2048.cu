@@ -6,6 +6,6 @@ extern "C" __global__ void __launch_bounds__(512, 3) merge_runs_2048(MERGE_PARAM
   MERGE(2048);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 3) emit_own_2048(EMIT_OWN_PARAMETERS) {
-  EMIT_OWN(2048);
+extern "C" __global__ void __launch_bounds__(512, 3) emit_sorted_2048(EMIT_SORTED_PARAMETERS) {
+  EMIT_SORTED(2048);
 }

@@ -6,6 +6,6 @@ extern "C" __global__ void __launch_bounds__(1024, 1) merge_runs_4096(MERGE_PARA
   MERGE(4096);
 }
 
-extern "C" __global__ void __launch_bounds__(1024, 1) emit_own_4096(EMIT_OWN_PARAMETERS) {
-  EMIT_OWN(4096);
+extern "C" __global__ void __launch_bounds__(1024, 1) emit_sorted_4096(EMIT_SORTED_PARAMETERS) {
+  EMIT_SORTED(4096);
 }

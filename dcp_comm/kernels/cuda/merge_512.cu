@@ -6,6 +6,6 @@ extern "C" __global__ void __launch_bounds__(128, 12) merge_runs_512(MERGE_PARAM
   MERGE(512);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 12) emit_own_512(EMIT_OWN_PARAMETERS) {
-  EMIT_OWN(512);
+extern "C" __global__ void __launch_bounds__(128, 12) emit_sorted_512(EMIT_SORTED_PARAMETERS) {
+  EMIT_SORTED(512);
 }

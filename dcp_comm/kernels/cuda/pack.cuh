@@ -41,15 +41,13 @@ struct LookedUp {
 
 template <int CAPACITY, typename Scores>
 __device__ __forceinline__ void pack(i64* run, int k, const Scores& scores, const Candidates& from) {
-  extern __shared__ __align__(16) unsigned char memory[];
   using Sort = Sorter<CAPACITY>;
-  Sort sorter(*reinterpret_cast<typename Sort::Shared*>(memory));
   const i64 row = blockIdx.x;
   const i64 length = load_integer(from.lengths, row, from.wide_lengths, MAX_ID + 1);
   int ids[ITEMS];
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const int at = sorter.place_of(item);
+    const int at = Sort::place_of(item);
     ids[item] = at < k ? __ldg(from.ids + row * from.ids_stride + at) : -1;
   }
   u64 words[ITEMS];
@@ -57,11 +55,11 @@ __device__ __forceinline__ void pack(i64* run, int k, const Scores& scores, cons
   for (int item = 0; item < ITEMS; ++item) {
     int bits;
     const bool exists = ids[item] >= 0 && ids[item] < length &&
-                        scores.find(row, sorter.place_of(item), ids[item], &bits);
+                        scores.find(row, Sort::place_of(item), ids[item], &bits);
     words[item] = exists ? encode(bits, from.shard.global_of(ids[item]), from.mask_neg_inf) : 0;
   }
   i64* mine = run + row * k;
-  sorter.sort(words, k, true, [&](int rank, u64 word) { mine[rank] = key_of_word(word); });
+  Sort::sort(words, k, true, [&](int rank, u64 word) { mine[rank] = key_of_word(word); });
 }
 
 #define CANDIDATE_PARAMETERS                                                                     \

@@ -27,7 +27,9 @@ MOST_FEW = 128
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _KEY_BYTES = 8
 _ITEMS = 4  # keys a thread of a block that sorts
-_BLOCK = 256  # threads of one that copies
+_BLOCK = 256  # threads of one that copies or emits
+_WARPS = _BLOCK // 32
+_SPAN = 128  # ids that a warp emits
 _ROWS = 4  # rows of one that searches, a warp each
 _SHARED = 200 << 10  # bytes that a block may have on every GPU with NCCL's collectives in mind
 _MOST = 1 << 31
@@ -147,9 +149,14 @@ class CudaPrimitives(Primitives):
         self._search("close_windows", rows, width, *pointers, *sizes)
 
     def emit_own(self, run: Tensor, verdicts: Tensor | None, to: Emission) -> None:
-        """Write the prefix; sort it first if it is wanted by position."""
-        pointers = (run.data_ptr(), run.shape[1], _pointer(verdicts))
-        self._sort("emit_own", run, *pointers, *_emission(to))
+        """Write the prefix as it is, or sort it first where it is wanted by position."""
+        rows, k = run.shape
+        if to.by_position:
+            self._sort("emit_sorted", run, run.data_ptr(), k, _pointer(verdicts), *_emission(to))
+            return
+        blocks = -(-rows * -(-k // _SPAN) // _WARPS)
+        args = (run.data_ptr(), rows, k, _pointer(verdicts))
+        self._launch("emit_own", blocks, _BLOCK, 0, *args, *_emission(to))
 
     def _merge(self, runs: Tensor, own: int, seal: int, emission: tuple[int, ...]) -> None:
         shape = self._whole
@@ -167,7 +174,7 @@ class CudaPrimitives(Primitives):
     @property
     def _sort_bytes(self) -> int:
         """Shared memory of a block that sorts, as the sources assert it."""
-        return 12 * self._capacity + 1024
+        return 16 * self._capacity + 1024
 
     def _search(self, kernel: str, rows: int, width: int, *args: int) -> None:
         shared = _ROWS * _KEY_BYTES * self._size * width

@@ -8,7 +8,7 @@ constexpr int LANES = 32;
 constexpr int ROWS = 4;  // of a block whose warps search a row each
 constexpr u32 ALL_LANES = ~0u;
 
-// How many words of a descending run are larger than `word`.
+// How many words of the descending run [0, count) are larger than `word`.
 __device__ __forceinline__ int larger_in(const u64* run, int count, u64 word) {
   int first = 0;
   while (count > 0) {
@@ -25,16 +25,45 @@ struct Lemma {
   int runs, k, block, splitters, settled, window;
 };
 
+// How many words of all runs but `run` are larger than `word`; each has n words, one behind the other.
+//
+// All runs are searched at once: what a search waits for is the load before.
+__device__ __forceinline__ int larger_elsewhere(const u64* words, int runs, int n, int run,
+                                                u64 word) {
+  int found[MAX_RUNS] = {};
+  for (int step = 1 << (31 - __clz(n | 1)); step > 0; step >>= 1) {
+#pragma unroll
+    for (int other = 0; other < MAX_RUNS; ++other) {
+      const int more = found[other] + step;
+      if (other < runs && more <= n && words[other * n + more - 1] > word) found[other] = more;
+    }
+  }
+  int larger = 0;
+#pragma unroll
+  for (int other = 0; other < MAX_RUNS; ++other) larger += other == run ? 0 : found[other];
+  return larger;
+}
+
 // Fetches n words of each run to shared memory, one run behind the other, by `threads` threads.
-template <typename Fetch>
+//
+// FLIGHT words are on their way before the first is stored: a store waits for its load.
+template <int FLIGHT, typename Fetch>
 __device__ __forceinline__ void fetch(u64* words, int runs, int n, int thread, int threads,
                                       const Fetch& word) {
   const int count = runs * n;
-  int run = 0, first = 0;  // of the run that `at` is in
-#pragma unroll 4
-  for (int at = thread; at < count; at += threads) {
-    while (at - first >= n) first += n, ++run;
-    words[at] = word(run, at - first);
+  for (int first = thread; first < count; first += FLIGHT * threads) {
+    u64 fetched[FLIGHT];
+#pragma unroll
+    for (int item = 0; item < FLIGHT; ++item) {
+      const int at = first + item * threads;
+      const int run = static_cast<int>(static_cast<u32>(at) / static_cast<u32>(n));
+      fetched[item] = at < count ? word(run, at - run * n) : 0;
+    }
+#pragma unroll
+    for (int item = 0; item < FLIGHT; ++item) {
+      const int at = first + item * threads;
+      if (at < count) words[at] = fetched[item];
+    }
   }
 }
 
@@ -45,33 +74,31 @@ struct Runs {
 
   // Returns how many of run `lane`'s first words are among the `wanted` largest valid words.
   //
-  // A prefix of some length wins if its last word has fewer than `wanted` words before it. In its own
-  // run these are counted by position, so that repeated words do not win beyond `wanted`.
-  __device__ __forceinline__ int prefix(int lane, i64 wanted) const {
-    // Lanes of one run share the searches in the others.
-    int lanes = LANES;
-    while (lanes > 1 && LANES / lanes < runs) lanes >>= 1;
-    const int run = lane / lanes, helper = lane % lanes;
-    int length = 0;
-    for (int bit = 31 - __clz(n | 1); bit >= 0; --bit) {
-      const int longer = length + (1 << bit);
-      const bool exists = run < runs && longer <= n;
-      const u64 last = exists ? words[run * n + longer - 1] : 0;
-      int before = 0;
-      if (last != 0) {
-        for (int other = helper; other < runs; other += lanes)
-          before += other == run ? longer - 1 : larger_in(words + other * n, n, last);
-      }
-      for (int step = lanes / 2; step > 0; step /= 2)
-        before += __shfl_xor_sync(ALL_LANES, before, step);
-      if (last != 0 && before < wanted) length = longer;
+  // The lanes of a run try as many lengths at once, evenly spread over what is open.
+  __device__ __forceinline__ int prefix(int lane, int wanted) const {
+    const int tried = LANES >> (runs > 4 ? 3 : runs > 2 ? 2 : runs - 1);
+    const int run = lane / tried, which = lane % tried;
+    int length = 0, most = n;
+    for (int open = n, step; open > 0; open = step - 1) {
+      step = (open + tried - 1) / tried;
+      const int longer = length + step * (which + 1);
+      const u32 won = __ballot_sync(ALL_LANES, run < runs && longer <= most && wins(run, longer, wanted));
+      length += step * __popc(won >> (run * tried) & (ALL_LANES >> (LANES - tried)));
+      most = min(most, length + step - 1);
     }
-    return __shfl_sync(ALL_LANES, length, (lane * lanes) % LANES);
+    return __shfl_sync(ALL_LANES, length, (lane * tried) % LANES);
+  }
+
+  // Whether a prefix's last word has fewer than `wanted` words before it. In its own run these are
+  // counted by position, so that repeated words do not win beyond `wanted`.
+  __device__ __forceinline__ bool wins(int run, int length, int wanted) const {
+    const u64 last = words[run * n + length - 1];
+    return last != 0 && length - 1 + larger_elsewhere(words, runs, n, run, last) < wanted;
   }
 
   // Returns, in every lane, the `wanted`-th largest word: 0 if there are fewer, the largest possible
   // for 0 of them. `length` is what prefix() gave this lane.
-  __device__ __forceinline__ u64 last_of(int lane, int length, i64 wanted) const {
+  __device__ __forceinline__ u64 last_of(int lane, int length, int wanted) const {
     if (wanted == 0) return ~0ull;
     const bool speaks = lane < runs;
     u64 last = speaks && length > 0 ? words[lane * n + length - 1] : ~0ull;

@@ -23,12 +23,12 @@ struct Found {
 // Finds a row's winners; all threads of a block call it.
 //
 // `words` holds runs * max(splitters, window) of them, `starts` MAX_RUNS; `barrier` is the block's.
-template <typename Barrier>
+template <int FLIGHT, typename Barrier>
 __device__ __forceinline__ Found search(const Sorted& sorted, i64 row, u64* words, int* starts,
                                         int thread, int threads, const Barrier& barrier) {
   const Lemma& lemma = sorted.lemma;
   const int runs = lemma.runs, k = lemma.k;
-  fetch(words, runs, lemma.splitters, thread, threads, [&](int run, int at) {
+  fetch<FLIGHT>(words, runs, lemma.splitters, thread, threads, [&](int run, int at) {
     return sorted.word(row, run, min((at + 1) * lemma.block, k) - 1);
   });
   barrier();
@@ -43,7 +43,7 @@ __device__ __forceinline__ Found search(const Sorted& sorted, i64 row, u64* word
     }
   }
   barrier();
-  fetch(words, runs, lemma.window, thread, threads, [&](int run, int at) {
+  fetch<FLIGHT>(words, runs, lemma.window, thread, threads, [&](int run, int at) {
     const int within = starts[run] + at;
     return within < k ? sorted.word(row, run, within) : 0;
   });

@@ -33,7 +33,7 @@ struct Row {
   // The n words that each run (p, rows, n) has of this row.
   __device__ __forceinline__ Runs runs(const i64* keys, int n) const {
     __syncwarp();
-    fetch(words, lemma.runs, n, lane, LANES, [&](int run, int at) {
+    fetch<8>(words, lemma.runs, n, lane, LANES, [&](int run, int at) {
       return word_of_key(__ldg(keys + (run * rows + row) * n + at));
     });
     __syncwarp();

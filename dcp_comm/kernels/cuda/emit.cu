@@ -1,0 +1,56 @@
+// What needs no sorting: ids that come in the order in which they are wanted.
+
+#include "emit.cuh"
+
+constexpr int EACH = 4;            // ids a thread
+constexpr int SPAN = 32 * EACH;    // ids a warp
+
+// The prefix of one run, by score; a warp writes SPAN ids of a row.
+extern "C" __global__ void __launch_bounds__(256)
+    emit_own(const i64* run, i64 rows, i64 k, const i64* verdicts, EMISSION_PARAMETERS) {
+  const Emission to = EMISSION;
+  const u32 spans = static_cast<u32>((k + SPAN - 1) / SPAN);
+  const u32 warp = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+  const i64 row = warp / spans;
+  if (row >= rows) return;
+  const int first = static_cast<int>(warp % spans) * SPAN;
+  const Verdict verdict(verdicts, row, static_cast<int>(k));
+  const i64* mine = run + row * k;
+  u64 words[EACH];
+#pragma unroll
+  for (int item = 0; item < EACH; ++item) {
+    const int at = first + item * 32 + static_cast<int>(lane);
+    words[item] = at < verdict.length ? word_of_key(__ldg(mine + at)) : 0;
+  }
+  int valid = first;
+#pragma unroll
+  for (int item = 0; item < EACH; ++item) {
+    const int at = first + item * 32 + static_cast<int>(lane);
+    if (at < k) to.write(row, at, words[item]);
+    valid += __popc(__ballot_sync(~0u, words[item] != 0));
+  }
+  // One warp sees where valid words end.
+  const bool more = valid == first + SPAN && valid < verdict.length && word_of_key(__ldg(mine + valid)) != 0;
+  if (lane == 0 && !more && (valid > first || first == 0)) to.conclude(row, valid, verdict.sure);
+}
+
+// What merge_runs left with its seal, of rows `stride` apart.
+extern "C" __global__ void __launch_bounds__(256)
+    unseal(const int* sealed, i64 sealed_stride, i64 k, EMISSION_PARAMETERS) {
+  const Emission to = EMISSION;
+  const i64 row = blockIdx.x;
+  int valid = 0;
+  bool sure = false;
+  for (int first = 0; first < k; first += 256) {
+    const int at = first + static_cast<int>(threadIdx.x);
+    int id = at < k ? __ldg(sealed + row * sealed_stride + at) : -1;
+    if (at == k - 1) {
+      sure = id < 0;
+      if (id < -1) id = -2 - id;
+    }
+    if (at < k) to.ids[row * to.stride + at] = id;
+    valid += __syncthreads_count(id >= 0);
+  }
+  sure = __syncthreads_or(sure);
+  if (threadIdx.x == 0) to.conclude(row, valid, sure);
+}
