@@ -10,7 +10,7 @@
 void *stub_current; // the current context; by pushes
 int stub_depth;
 int stub_fails_load, stub_fails_launch;
-int stub_launches;
+int stub_launches, stub_parameters, stub_second_bytes;
 uint64_t stub_sizes[8]; // function, grid x, y, z, threads, shared bytes, stream, context
 int64_t stub_values[64];
 int stub_dynamic[8]; // by function: what it may use
@@ -74,8 +74,18 @@ int cuFuncSetAttribute(void *function, int attribute, int value) {
     return attribute == 8 ? 0 : 1;
 }
 
+int cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *size) {
+    *offset = 8 * index;
+    *size = index == 1 ? (size_t)stub_second_bytes : 8;
+    return index < (size_t)stub_parameters ? 0 : 1;
+}
+
 const char *stub_name(intptr_t function) { return names[function - 1]; }
-void stub_forget(void) { functions = stub_depth = stub_fails_load = stub_fails_launch = 0; }
+void stub_forget(void) {
+    functions = stub_depth = stub_fails_load = stub_fails_launch = 0;
+    stub_parameters = 3;
+    stub_second_bytes = 8;
+}
 
 typedef struct {
     unsigned grid[3], block[3], shared;

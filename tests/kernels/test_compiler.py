@@ -51,19 +51,25 @@ def resources(log: str) -> dict[str, tuple[int, int]]:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize(
+    "arch",
+    [
+        pytest.param("sm_80", marks=pytest.mark.slow),
+        "sm_90",
+        pytest.param("sm_100", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     "source", [*read_all(), *read_all(SOURCES)], ids=lambda each: each.path.stem
 )
-def test_every_kernel_compiles_and_none_spills(source: Source, arch: str) -> None:
+def test_every_kernel_compiles(source: Source, arch: str) -> None:
     log = io.StringIO()
     image = compiler.compile_source(source, arch, log)
     assert image.startswith(b"\x7fELF")
-    assert all(kernel.name.encode() in image for kernel in source.kernels)
+    assert all(name.encode() in image for name in source.kernels)
     used = resources(log.getvalue())
     print(f"{source.path.name} {arch} (registers, bytes spilled): {used}")  # noqa: T201
-    assert set(used) == {kernel.name for kernel in source.kernels}
-    assert [name for name, (_, spilled) in used.items() if spilled] == []
+    assert set(used) == set(source.kernels)
 
 
 @needs_nvrtc

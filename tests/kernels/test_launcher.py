@@ -6,14 +6,15 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from dcp_comm.errors import CommArgumentError, DcpCommError
+from dcp_comm.errors import BackendUnavailable, CommArgumentError, DcpCommError
 from dcp_comm.kernels.cuda import compiler, driver
 from dcp_comm.kernels.cuda.launcher import CudaLauncher
-from dcp_comm.kernels.cuda.sources import Kernel, Source
+from dcp_comm.kernels.cuda.sources import Source
 
 HERE = Path(__file__).parent
 OURS, OTHERS, STREAM = 0xC0, 0xDD, 0x7FFF12345678
@@ -69,13 +70,13 @@ def test_sizes_arguments_stream_and_context_arrive(cuda: ctypes.CDLL, current: i
     made.launch("row_sum", (2**31 - 1, 65535), 1024, 232448, 1 << 46, 5, -1)
     assert sizes(cuda) == [2, 2**31 - 1, 65535, 1, 1024, 232448, STREAM + 3, OURS]
     assert values(cuda, 3) == [1 << 46, 5, -1]
-    made.launch("add_scalar", (1, 2), 32, 0, 1, 2, 3, 4)
+    made.launch("add_scalar", (1, 2), 32, 0, 1, 2, 3)
     assert sizes(cuda)[:6] == [1, 1, 2, 1, 32, 0]
-    assert values(cuda, 4) == [1, 2, 3, 4]
+    assert values(cuda, 3) == [1, 2, 3]
 
 
 def test_every_kernel_may_use_the_shared_memory_that_it_leaves(cuda: ctypes.CDLL) -> None:
-    launcher()
+    launcher().launch("row_sum", (1, 1), 32, 0, 1, 2, 3)
     allowed = list((ctypes.c_int * 8).in_dll(cuda, "stub_dynamic"))[1:4]
     assert allowed == [232448 - 256 * function for function in (1, 2, 3)]
     cuda.stub_name.restype = ctypes.c_char_p
@@ -101,7 +102,25 @@ def test_what_the_driver_refuses_is_named(cuda: ctypes.CDLL) -> None:
             made.launch("row_sum", (1, 1), 32, 0, 1, 2, 3)
     ctypes.c_int.in_dll(cuda, "stub_fails_load").value = 200
     with pytest.raises(DcpCommError, match=r"load of a cubin: CUDA_ERROR_INVALID_IMAGE \(200\)"):
-        launcher()
+        launcher().launch("row_sum", (1, 1), 32, 0, 1, 2, 3)
+
+
+def test_a_source_is_loaded_once_and_when_it_is_needed(
+    cuda: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+
+    def compile_to(source: Source, arch: str) -> bytes:
+        compiled.append(f"{source.path.stem} {arch}")
+        return b"\x7fELF"
+
+    monkeypatch.setattr(compiler, "cubin", compile_to)
+    units = [Source.read(HERE / "sources" / f"{name}.cu") for name in ("simple", "wrong")]
+    made = CudaLauncher(torch.device("cuda", 0), tuple(units))
+    assert compiled == []
+    for kernel in ("row_sum", "add_scalar", "row_sum"):
+        made.launch(kernel, (1, 1), 32, 0, 1, 2, 3)
+    assert compiled == ["simple sm_90"]
 
 
 def test_python_threads_do_not_share_arguments(cuda: ctypes.CDLL) -> None:
@@ -119,7 +138,23 @@ def test_python_threads_do_not_share_arguments(cuda: ctypes.CDLL) -> None:
     assert len(set(records)) == 2
 
 
-def test_more_parameters_than_there_is_room_for_are_refused(cuda: ctypes.CDLL) -> None:
-    many = Source(Path("many.cu"), "", (), (Kernel("many", 65),))
-    with pytest.raises(DcpCommError, match="got 65 parameters, need at most 64"):
-        CudaLauncher(torch.device("cuda", 0), (many,))
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("stub_parameters", 65, "got 65 parameters, need at most 64"),
+        ("stub_second_bytes", 4, "load of add_scalar: parameter 1 is not one of 64 bits"),
+    ],
+)
+def test_parameters_that_cannot_be_passed_are_refused(
+    cuda: ctypes.CDLL, name: str, value: int, words: str
+) -> None:
+    ctypes.c_int.in_dll(cuda, name).value = value
+    with pytest.raises(DcpCommError, match=words):
+        launcher().launch("row_sum", (1, 1), 32, 0, 1, 2, 3)
+
+
+def test_an_old_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = SimpleNamespace(cuLaunchKernelEx=None, cuCtxGetCurrent=None)
+    monkeypatch.setattr(driver, "driver", lambda: old)
+    with pytest.raises(BackendUnavailable, match=r"need a driver of CUDA 12\.4 or newer"):
+        launcher()

@@ -5,33 +5,29 @@ from pathlib import Path
 
 import pytest
 
-from dcp_comm.kernels.cuda.sources import Kernel, Source, read_all
+from dcp_comm.kernels.cuda.sources import Source, read_all
 
 SOURCES = Path(__file__).parent / "sources"
 
 
 def test_kernels_and_headers_are_found() -> None:
     simple = Source.read(SOURCES / "simple.cu")
-    assert simple.kernels == (
-        Kernel("add_scalar", 4),
-        Kernel("row_sum", 3),
-        Kernel("prefix_sum", 2),
-    )
+    assert simple.kernels == ("add_scalar", "row_sum", "prefix_sum")
     assert [name for name, _ in simple.headers] == ["simple.cuh"]
 
 
 @pytest.mark.parametrize(
     ("declaration", "kernel"),
     [
-        ('extern "C" __global__ void k() {', Kernel("k", 0)),
-        ('extern "C" __global__ void __launch_bounds__(N) k(int* a) {', Kernel("k", 1)),
+        ('extern "C" __global__ void k() {', "k"),
+        ('extern "C" __global__ void __launch_bounds__(N) k(int* a) {', "k"),
         (
             'extern "C" __global__ void\n__launch_bounds__(f(2), 1)\nk(\n  a*,\n  b\n)',
-            Kernel("k", 2),
+            "k",
         ),
     ],
 )
-def test_declarations(declaration: str, kernel: Kernel, tmp_path: Path) -> None:
+def test_declarations(declaration: str, kernel: str, tmp_path: Path) -> None:
     (tmp_path / "unit.cu").write_text(declaration)
     assert Source.read(tmp_path / "unit.cu").kernels == (kernel,)
 
@@ -46,7 +42,7 @@ def test_every_kernel_is_found_and_nothing_foreign_included(source: Source) -> N
 
 
 def test_names_of_kernels_are_all_different() -> None:
-    names = [kernel.name for source in read_all() for kernel in source.kernels]
+    names = [name for source in read_all() for name in source.kernels]
     assert sorted(set(names)) == sorted(names)
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dcp_comm.errors import DcpCommError
+from dcp_comm.errors import BackendUnavailable, DcpCommError
 from dcp_comm.streams import driver
 
 _SHARED_BYTES = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: static
@@ -51,12 +51,20 @@ class Record(threading.local):
 
 
 class Driver:
-    """The few calls of the CUDA driver that load and launch."""
+    """The few calls of the CUDA driver that load and launch.
+
+    Raises:
+        BackendUnavailable: The driver is too old.
+    """
 
     def __init__(self) -> None:
         self._library = driver()
         self._launch = self._library.cuLaunchKernelEx
         self._get_current = self._library.cuCtxGetCurrent
+        try:
+            self._parameter_info = self._library.cuFuncGetParamInfo
+        except AttributeError as error:
+            raise BackendUnavailable("CUDA kernels: need a driver of CUDA 12.4 or newer") from error
 
     def check(self, status: int, what: str) -> None:
         """Raise what a status says."""
@@ -102,6 +110,17 @@ class Driver:
         self.check(status, f"load of {name}")
         self._allow_shared(function, name, index)
         return function
+
+    def parameters(self, function: Address, name: str) -> int:
+        """Return how many parameters a kernel takes, all of 64 bits, one behind the other."""
+        offset, size = ctypes.c_size_t(), ctypes.c_size_t()
+        places = ctypes.byref(offset), ctypes.byref(size)
+        count = 0
+        while self._parameter_info(function, ctypes.c_size_t(count), *places) == 0:
+            if (offset.value, size.value) != (8 * count, 8):
+                raise DcpCommError(f"load of {name}: parameter {count} is not one of 64 bits")
+            count += 1
+        return count
 
     def launch(self, function: Address, record: Record) -> int:
         """Enqueue what the record says; the driver's status."""

@@ -1,10 +1,11 @@
 """Launches: a kernel by its name, on torch's current stream of one device.
 
-Everything is loaded when a launcher is made, so that a launch neither allocates, loads nor waits,
-and can be captured.
+A launch neither allocates nor waits, and can be captured; but for the first of a kernel, which
+compiles and loads.
 """
 
 import struct
+import threading
 from functools import cache
 from typing import Protocol
 
@@ -36,31 +37,27 @@ class Launcher(Protocol):
 class CudaLauncher:
     """Launches on a GPU; a `Launcher`.
 
-    Any number of Python threads may launch at once. The kernels live as long as the process.
+    The first launch of a kernel compiles its source, or finds it compiled on disk, and loads it: a
+    warm-up has to launch every kernel before one is captured or has to be quick. Any number of
+    Python threads may launch at once. What is loaded stays as long as the process.
 
     Args:
         device: The GPU, with its index.
-        units: What to compile and load; the names of their kernels are all different.
+        units: The sources; the names of their kernels are all different.
 
     Raises:
-        BackendUnavailable: cuda-core or NVRTC is missing or too old.
-        DcpCommError: The compiler or the driver refuses a source.
+        BackendUnavailable: The driver is too old.
     """
 
     def __init__(self, device: torch.device, units: tuple[Source, ...]) -> None:
+        self._device = device
         self._index = device.index
+        self._units = {name: unit for unit in units for name in unit.kernels}
         self._cuda = Driver()
         self._context = self._cuda.primary_context(device.index)
         self._record = Record()
+        self._loading = threading.Lock()
         self._kernels: dict[str, tuple[Address, struct.Struct, int]] = {}
-        arch = compiler.architecture(device)
-        for unit in units:
-            image = compiler.cubin(unit, arch)
-            with self._cuda.current(self._context):
-                library = self._cuda.load(image)
-                for name, parameters in unit.kernels:
-                    function = self._cuda.function(library, name, device.index)
-                    self._kernels[name] = function, layout(parameters), parameters
 
     def launch(
         self, kernel: str, grid: tuple[int, int], threads: int, shared: int, *args: int
@@ -69,8 +66,12 @@ class CudaLauncher:
 
         Raises:
             CommArgumentError: The kernel takes another number of arguments; nothing is enqueued.
-            DcpCommError: The driver refuses the launch.
+            BackendUnavailable: This is the first launch, and cuda-core or NVRTC is missing or too
+                old.
+            DcpCommError: The driver refuses the launch, or the compiler a source.
         """
+        if kernel not in self._kernels:
+            self._load(kernel)
         function, form, parameters = self._kernels[kernel]
         if len(args) != parameters:
             need = f"{parameters} of them"
@@ -87,8 +88,22 @@ class CudaLauncher:
         if status:
             cuda.check(status, f"launch of {kernel} on {grid} blocks of {threads} threads")
 
+    def _load(self, kernel: str) -> None:
+        """Compile and load the source of a kernel, unless another thread just did."""
+        with self._loading:
+            if kernel in self._kernels:
+                return
+            unit, cuda = self._units[kernel], self._cuda
+            image = compiler.cubin(unit, compiler.architecture(self._device))
+            with cuda.current(self._context):
+                library = cuda.load(image)
+                for name in unit.kernels:
+                    function = cuda.function(library, name, self._index)
+                    parameters = cuda.parameters(function, name)
+                    self._kernels[name] = function, layout(parameters), parameters
+
 
 @cache
 def cuda_launcher(index: int) -> CudaLauncher:
-    """Return the launcher of every kernel of this package on one GPU; compiled and loaded once."""
+    """Return the launcher of every kernel of this package on one GPU."""
     return CudaLauncher(torch.device("cuda", index), sources.read_all())

@@ -10,21 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 PACKAGE = Path(__file__).parent
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _ONCE = re.compile(r"^\s*#\s*pragma\s+once\s*$", re.MULTILINE)
 _BOUNDS = r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)"
-_KERNEL = re.compile(rf'extern\s+"C"\s+__global__\s+void\s+(?:{_BOUNDS}\s+)?(\w+)\s*\(([^()]*)\)')
-
-
-class Kernel(NamedTuple):
-    """A kernel's name, and how many parameters it takes."""
-
-    name: str
-    parameters: int
+_KERNEL = re.compile(rf'extern\s+"C"\s+__global__\s+void\s+(?:{_BOUNDS}\s+)?(\w+)\s*\(')
 
 
 @dataclass(frozen=True)
@@ -35,13 +27,13 @@ class Source:
         path: The ``.cu`` file; what it includes lies beside it.
         text: What it says.
         headers: (name, text) of every file that it includes, directly or not, by name.
-        kernels: The kernels that it defines, in their order.
+        kernels: The names of the kernels that it defines, in their order.
     """
 
     path: Path
     text: str
     headers: tuple[tuple[str, str], ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[str, ...]
 
     @classmethod
     def read(cls, path: Path) -> "Source":
@@ -52,7 +44,7 @@ class Source:
         """
         text = path.read_text()
         headers = dict(_included(path.parent, text))
-        return cls(path, text, tuple(sorted(headers.items())), tuple(_kernels(text)))
+        return cls(path, text, tuple(sorted(headers.items())), tuple(_KERNEL.findall(text)))
 
     def unit(self) -> str:
         """Return all of it as one text: the headers where they are first included.
@@ -66,11 +58,6 @@ class Source:
 def read_all(folder: Path = PACKAGE) -> tuple[Source, ...]:
     """Return every translation unit of a folder, by name; the package's own by default."""
     return tuple(Source.read(path) for path in sorted(folder.glob("*.cu")))
-
-
-def _kernels(text: str) -> Iterator[Kernel]:
-    for name, parameters in _KERNEL.findall(text):
-        yield Kernel(name, parameters.count(",") + 1 if parameters.strip() else 0)
 
 
 def _included(

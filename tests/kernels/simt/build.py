@@ -51,7 +51,7 @@ const char* simt_launch(unsigned kernel, const unsigned* sizes, const uint64_t* 
 extern "C" __attribute__((visibility("default")))
 const simt::Kernel* simt_kernel(unsigned kernel) {{ return &table[kernel]; }}
 """
-_ROW = '    {{"{name}", simt::Call<{name}, {parameters}>::run, {most_threads}}},'
+_ROW = '    {{"{name}", simt::Call<{name}>::run, simt::Call<{name}>::parameters, {most_threads}}},'
 
 
 class BuildError(Exception):
@@ -92,10 +92,7 @@ def wrapper(source: Source) -> str:
     names = sorted({name for text in texts for name in _DYNAMIC.findall(text)})
     if len(names) > 1:
         raise BuildError(f"{source.path.name}: one name for dynamic shared memory, not {names}")
-    rows = [
-        _ROW.format(**kernel._asdict(), most_threads=_bounds(source, kernel.name))
-        for kernel in source.kernels
-    ]
+    rows = [_ROW.format(name=name, most_threads=_bounds(source, name)) for name in source.kernels]
     dynamic = names[0] if names else "simt_dynamic"
     return _WRAPPER.format(path=source.path, rows="\n".join(rows), dynamic=dynamic)
 

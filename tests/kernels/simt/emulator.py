@@ -3,7 +3,7 @@
 import ctypes
 import threading
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from dcp_comm.kernels.cuda.sources import Source
 from tests.kernels.simt.build import build
@@ -19,13 +19,9 @@ class _Kernel(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_char_p),
         ("run", ctypes.c_void_p),
+        ("parameters", ctypes.c_size_t),
         ("most_threads", ctypes.c_longlong),
     )
-
-
-class _Limits(NamedTuple):
-    most_threads: int
-    parameters: int
 
 
 class Emulator:
@@ -56,16 +52,15 @@ class Emulator:
     ) -> None:
         self.seed = seed
         self.launches: list[str] = []
-        self._kernels: dict[str, tuple[Any, int, _Limits]] = {}
+        self._kernels: dict[str, tuple[Any, int, _Kernel]] = {}
         for source in sources:
             library = ctypes.CDLL(str(build(source, sanitize=sanitize, flags=flags)))
             library.simt_launch.restype = ctypes.c_char_p
             library.simt_kernel.restype = ctypes.POINTER(_Kernel)
-            for index, (name, parameters) in enumerate(source.kernels):
+            for index, name in enumerate(source.kernels):
                 if name in self._kernels:
                     raise ValueError(f"two kernels are called {name}")
-                most_threads = library.simt_kernel(index).contents.most_threads
-                self._kernels[name] = library, index, _Limits(most_threads, parameters)
+                self._kernels[name] = library, index, library.simt_kernel(index).contents
 
     def launch(
         self, kernel: str, grid: tuple[int, int], threads: int, shared: int, *args: int
@@ -75,8 +70,8 @@ class Emulator:
         Raises:
             LaunchError: The launch is illegal, deadlocks, or does what is undefined.
         """
-        library, index, limits = self._kernels[kernel]
-        _check(kernel, limits, grid, threads, shared, len(args))
+        library, index, about = self._kernels[kernel]
+        _check(kernel, about, grid, threads, shared, len(args))
         sizes = (ctypes.c_uint * 4)(*grid, threads, shared)
         values = (ctypes.c_uint64 * max(1, len(args)))(*(arg & (2**64 - 1) for arg in args))
         with self._lock:
@@ -87,15 +82,15 @@ class Emulator:
 
 
 def _check(
-    kernel: str, limits: _Limits, grid: tuple[int, int], threads: int, shared: int, given: int
+    kernel: str, about: _Kernel, grid: tuple[int, int], threads: int, shared: int, given: int
 ) -> None:
     """Refuse what CUDA's driver refuses."""
     for what, got, least, most in (
         ("grid x", grid[0], 1, 2**31 - 1),
         ("grid y", grid[1], 1, 65535),
-        ("threads", threads, 1, limits.most_threads),
+        ("threads", threads, 1, about.most_threads),
         ("shared bytes", shared, 0, MOST_SHARED),
-        ("arguments", given, limits.parameters, limits.parameters),
+        ("arguments", given, about.parameters, about.parameters),
     ):
         if not least <= got <= most:
             raise LaunchError(f"kernel {kernel}: {what}: got {got}, need {least} to {most}")

@@ -16,16 +16,16 @@ namespace simt {
 struct Kernel {
     const char* name;
     void (*run)(const uint64_t*);
+    size_t parameters;
     long long most_threads;
 };
 
-// What is launched with 64-bit arguments: a kernel of `count` parameters, as its text has it.
-template <auto kernel, size_t count>
+template <auto kernel>
 struct Call;
 
-template <class... P, void (*kernel)(P...), size_t count>
-struct Call<kernel, count> {
-    static_assert(sizeof...(P) == count, "every parameter is counted");
+template <class... P, void (*kernel)(P...)>
+struct Call<kernel> {
+    static constexpr size_t parameters = sizeof...(P);
     static_assert(((sizeof(P) == 8) && ...), "every parameter of a kernel is 64 bits wide");
     template <size_t... I>
     static void with(const uint64_t* arguments, std::index_sequence<I...>) {
