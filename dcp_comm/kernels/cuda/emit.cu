@@ -16,6 +16,7 @@ extern "C" __global__ void __launch_bounds__(256)
   const int first = static_cast<int>(warp % spans) * SPAN;
   const Verdict verdict(verdicts, row, static_cast<int>(k));
   const i64* mine = run + row * k;
+  const Emission::Row ids_of_row = to.of_row(row);
   u64 words[EACH];
 #pragma unroll
   for (int item = 0; item < EACH; ++item) {
@@ -26,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll
   for (int item = 0; item < EACH; ++item) {
     const int at = first + item * 32 + static_cast<int>(lane);
-    if (at < k) to.write(row, at, words[item]);
+    if (at < k) ids_of_row.write(at, words[item]);
     valid += __popc(__ballot_sync(~0u, words[item] != 0));
   }
   // One warp sees where valid words end.

@@ -29,19 +29,26 @@ struct Emission {
   int* counts;
   unsigned char* certified;
   u64* uncertified;
-  i64 by_position;
-  Shard shard;  // interleave 0: global ids
+  i64 by_position, is_local;
+  Shard shard;  // of local ids
   Table table;  // page size 0: none
 
-  // `word` may be its low half alone.
-  __device__ __forceinline__ void write(i64 row, int at, u64 word) const {
-    int id = id_of(word);
-    if (id >= 0 && shard.interleave != 0) {
-      id = shard.local_of(id);
-      if (table.page_size != 0) id = table.slot(row, id);
+  // One row's ids; `word` may be its low half alone.
+  struct Row {
+    const Emission& to;
+    i64 row;
+    int* ids;
+
+    __device__ __forceinline__ void write(int at, u64 word) const {
+      int id = id_of(word);
+      if (id >= 0 && to.is_local) {
+        id = static_cast<int>(to.shard.local_of(id));
+        if (to.table.page_size != 0) id = to.table.slot(row, id);
+      }
+      ids[at] = id;
     }
-    ids[row * stride + at] = id;
-  }
+  };
+  __device__ __forceinline__ Row of_row(i64 row) const { return {*this, row, ids + row * stride}; }
 
   // By one thread a row.
   __device__ __forceinline__ void certify(i64 row, bool sure) const {
@@ -68,14 +75,13 @@ struct Verdict {
 
 #define EMISSION_PARAMETERS                                                                      \
   int *ids, i64 ids_stride, int *counts, unsigned char *certified, u64 *uncertified,              \
-      i64 by_position, i64 shard_rank, i64 shard_size, i64 interleave, const int *pages,          \
+      i64 by_position, i64 is_local, SHARD_PARAMETERS, const int *pages,                          \
       i64 pages_stride, i64 requests, i64 pages_width, const void *request_of_row,                \
       i64 wide_requests, i64 page_size
 
 #define EMISSION                                                                                 \
   Emission {                                                                                     \
-    ids, ids_stride, counts, certified, uncertified, by_position,                                \
-        Shard{shard_rank, shard_size, interleave}, Table {                                       \
+    ids, ids_stride, counts, certified, uncertified, by_position, is_local, SHARD, Table {       \
       pages, pages_stride, requests, pages_width, request_of_row, wide_requests, page_size       \
     }                                                                                            \
   }

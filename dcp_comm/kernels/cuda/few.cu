@@ -6,6 +6,18 @@
 #include "emit.cuh"
 #include "search.cuh"
 
+// How many words of the descending run [0, count) are larger than `word`.
+__device__ __forceinline__ int larger_in(const u64* run, int count, u64 word) {
+  int first = 0;
+  while (count > 0) {
+    const int half = count >> 1;
+    const bool larger = run[first + half] > word;
+    first = larger ? first + half + 1 : first;
+    count = larger ? count - half - 1 : half;
+  }
+  return first;
+}
+
 extern "C" __global__ void __launch_bounds__(1024)
     merge_few(const i64* keys, i64 rows, i64 runs, i64 k, i64 own_run, EMISSION_PARAMETERS) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -13,10 +25,11 @@ extern "C" __global__ void __launch_bounds__(1024)
   u64* words = reinterpret_cast<u64*>(memory);
   const Emission to = EMISSION;
   const i64 row = blockIdx.x;
+  const Emission::Row ids_of_row = to.of_row(row);
   const int run = static_cast<int>(blockIdx.y), n = static_cast<int>(k);
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) won = 0;
-  fetch<8>(words, static_cast<int>(runs), n, thread, 1024, [&](int other, int at) {
+  fetch(words, static_cast<int>(runs), n, n, thread, 1024, [&](int other, int at) {
     return word_of_key(__ldg(keys + (other * rows + row) * k + at));
   });
   __syncthreads();
@@ -25,9 +38,9 @@ extern "C" __global__ void __launch_bounds__(1024)
   for (int at = thread; at < n; at += 1024) {
     const u64 word = words[run * n + at];
     if (word == 0) break;
-    const int rank = at + larger_elsewhere(words, static_cast<int>(runs), n, run, word);
+    const int rank = at + larger_elsewhere<false>(words, static_cast<int>(runs), n, n, run, word);
     if (rank >= n) break;
-    if (writes) to.write(row, own_run < 0 ? rank : at, word);
+    if (writes) ids_of_row.write(own_run < 0 ? rank : at, word);
     atomicMax(&won, at + 1);
     if (rank < n - 1) continue;
     bool sure = true;
@@ -46,5 +59,5 @@ extern "C" __global__ void __launch_bounds__(1024)
   if (thread == 0 && valid < n) to.certify(row, true);
   const int count = own_run < 0 ? min(valid, n) : won;
   if (thread == 0) to.counts[row] = count;
-  for (int at = count + thread; at < n; at += 1024) to.write(row, at, 0);
+  for (int at = count + thread; at < n; at += 1024) ids_of_row.write(at, 0);
 }

@@ -15,15 +15,13 @@ constexpr i64 MAX_ID = 0x7FFFFFFF;
 __device__ __forceinline__ u64 word_of_key(i64 key) { return static_cast<u64>(key) ^ SIGN; }
 __device__ __forceinline__ i64 key_of_word(u64 word) { return static_cast<i64>(word ^ SIGN); }
 
-// Only bits are looked at: arithmetic would depend on how subnormals are treated.
-__device__ __forceinline__ u64 encode(int bits, i64 id, bool mask_neg_inf) {
+// Of a score's bits and a global id. Only bits are looked at: arithmetic would depend on how
+// subnormals are treated.
+__device__ __forceinline__ u64 encode(int bits, u32 id, bool mask_neg_inf) {
   int ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF);
   if (ordered == -1) ordered = 0;  // -0.0 equals 0.0
-  const bool valid = ordered >= ~INF_BITS + static_cast<int>(mask_neg_inf) &&
-                     ordered <= INF_BITS && id >= 0 && id <= MAX_ID;
-  if (!valid) return 0;
-  const u64 key = (static_cast<u64>(static_cast<u32>(ordered)) << 32) | static_cast<u32>(~id);
-  return key ^ SIGN;
+  if (ordered < ~INF_BITS + static_cast<int>(mask_neg_inf) || ordered > INF_BITS) return 0;
+  return static_cast<u64>(static_cast<u32>(ordered) ^ 0x80000000u) << 32 | ~id;
 }
 
 __device__ __forceinline__ int ordered_score(u64 word) {
@@ -63,27 +61,40 @@ __device__ __forceinline__ i64 load_integer(const void* data, i64 at, i64 wide, 
               : static_cast<i64>(__ldg(static_cast<const int*>(data) + at));
 }
 
-// Divides positions; most divisors are powers of two.
+// Divides positions below 2^31 by a number d: magic = floor(2^(31 + b) / d) + 1 for d <= 2^b.
 struct Divisor {
   u32 value;
+  i64 magic, shift;  // 31 + b
 
   __device__ __forceinline__ u32 quotient(u32 at) const {
-    return (value & (value - 1)) == 0 ? at >> (31 - __clz(static_cast<int>(value))) : at / value;
+    return static_cast<u32>((static_cast<u64>(at) * static_cast<u64>(magic)) >> shift);
   }
 };
 
 // A rank's place in the interleave, as dcp_comm/sharding.py defines it.
 struct Shard {
-  i64 rank, size, interleave;
+  u32 rank, size;
+  Divisor stripe, ranks;  // tokens of a stripe; ranks
 
-  __device__ __forceinline__ i64 global_of(int local) const {
-    const Divisor run{static_cast<u32>(interleave)};
-    const u32 at = static_cast<u32>(local), stripe = run.quotient(at);
-    return (static_cast<i64>(stripe) * size + rank) * interleave + (at - stripe * run.value);
+  // Of a position whose global id is below 2^31.
+  __device__ __forceinline__ u32 global_of(u32 local) const {
+    const u32 which = stripe.quotient(local);
+    return (which * size + rank) * stripe.value + (local - which * stripe.value);
   }
-  __device__ __forceinline__ int local_of(int global) const {
-    const Divisor run{static_cast<u32>(interleave)}, ranks{static_cast<u32>(size)};
-    const u32 at = static_cast<u32>(global), stripe = run.quotient(at);
-    return static_cast<int>(ranks.quotient(stripe) * run.value + (at - stripe * run.value));
+  __device__ __forceinline__ u32 local_of(u32 global) const {
+    const u32 which = stripe.quotient(global);
+    return ranks.quotient(which) * stripe.value + (global - which * stripe.value);
   }
 };
+
+#define SHARD_PARAMETERS                                                                         \
+  i64 rank, i64 size, i64 interleave, i64 interleave_magic, i64 interleave_shift, i64 size_magic, \
+      i64 size_shift
+
+#define SHARD                                                                                    \
+  Shard {                                                                                        \
+    static_cast<u32>(rank), static_cast<u32>(size),                                              \
+        Divisor{static_cast<u32>(interleave), interleave_magic, interleave_shift}, Divisor {     \
+      static_cast<u32>(size), size_magic, size_shift                                             \
+    }                                                                                            \
+  }

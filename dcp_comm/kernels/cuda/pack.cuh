@@ -3,14 +3,15 @@
 
 #include "sort.cuh"
 
-// Where a row's candidates come from; local ids are positions, below 0 none.
+// Where a row's candidates come from: local ids, of which those below `lengths` exist, and those
+// below `most`, where global ids end.
 struct Candidates {
   const int* ids;
   i64 ids_stride;
   const void* lengths;
   i64 wide_lengths;
   Shard shard;
-  i64 mask_neg_inf;
+  i64 most, mask_neg_inf;
 };
 
 // Score `at` of the row stands beside its id.
@@ -18,8 +19,9 @@ struct Listed {
   const int* scores;
   i64 stride;
 
-  __device__ __forceinline__ bool find(i64 row, int at, int, int* bits) const {
-    *bits = __ldg(scores + row * stride + at);
+  __device__ __forceinline__ Listed of_row(i64 row) const { return {scores + row * stride, 0}; }
+  __device__ __forceinline__ bool find(int at, int, int* bits) const {
+    *bits = __ldg(scores + at);
     return true;
   }
 };
@@ -31,11 +33,19 @@ struct LookedUp {
   const void* starts;
   i64 wide_starts;
 
-  __device__ __forceinline__ bool find(i64 row, int, int id, int* bits) const {
-    const i64 column = id + load_integer(starts, row, wide_starts, 0);
-    if (column < 0 || column >= width) return false;
-    *bits = load_bits(logits, row * stride + column, dtype);
-    return true;
+  struct Row {
+    const void* logits;
+    i64 dtype, origin, first, behind;  // of the row's ids: where id 0 stands, and which exist
+
+    __device__ __forceinline__ bool find(int, int id, int* bits) const {
+      if (id < first || id >= behind) return false;
+      *bits = load_bits(logits, origin + id, dtype);
+      return true;
+    }
+  };
+  __device__ __forceinline__ Row of_row(i64 row) const {
+    const i64 start = load_integer(starts, row, wide_starts, 0);
+    return {logits, dtype, row * stride + start, -start, width - start};
   }
 };
 
@@ -43,31 +53,33 @@ template <int CAPACITY, typename Scores>
 __device__ __forceinline__ void pack(i64* run, int k, const Scores& scores, const Candidates& from) {
   using Sort = Sorter<CAPACITY>;
   const i64 row = blockIdx.x;
-  const i64 length = load_integer(from.lengths, row, from.wide_lengths, MAX_ID + 1);
+  const i64 length = min(load_integer(from.lengths, row, from.wide_lengths, from.most), from.most);
+  const int* mine = from.ids + row * from.ids_stride;
+  const auto scores_of_row = scores.of_row(row);
   int ids[ITEMS];
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const int at = Sort::place_of(item);
-    ids[item] = at < k ? __ldg(from.ids + row * from.ids_stride + at) : -1;
+    ids[item] = at < k ? __ldg(mine + at) : -1;
   }
   u64 words[ITEMS];
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     int bits;
     const bool exists = ids[item] >= 0 && ids[item] < length &&
-                        scores.find(row, Sort::place_of(item), ids[item], &bits);
+                        scores_of_row.find(Sort::place_of(item), ids[item], &bits);
     words[item] = exists ? encode(bits, from.shard.global_of(ids[item]), from.mask_neg_inf) : 0;
   }
-  i64* mine = run + row * k;
-  Sort::sort(words, k, true, [&](int rank, u64 word) { mine[rank] = key_of_word(word); });
+  i64* keys = run + row * k;
+  Sort::sort(words, k, true, [&](int rank, u64 word) { keys[rank] = key_of_word(word); });
 }
 
 #define CANDIDATE_PARAMETERS                                                                     \
-  const int *ids, i64 ids_stride, const void *lengths, i64 wide_lengths, i64 rank, i64 size,      \
-      i64 interleave, i64 mask_neg_inf
+  const int *ids, i64 ids_stride, const void *lengths, i64 wide_lengths, SHARD_PARAMETERS,        \
+      i64 most, i64 mask_neg_inf
 
 #define CANDIDATES \
-  Candidates { ids, ids_stride, lengths, wide_lengths, Shard{rank, size, interleave}, mask_neg_inf }
+  Candidates { ids, ids_stride, lengths, wide_lengths, SHARD, most, mask_neg_inf }
 
 #define PACK_PARAMETERS i64 *run, i64 k, CANDIDATE_PARAMETERS, const int *scores, i64 stride
 

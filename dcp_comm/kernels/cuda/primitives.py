@@ -20,6 +20,8 @@ CAPACITIES = (512, 1024, 2048, 4096)
 
 MAX_K = max(CAPACITIES)
 MAX_SIZE = 8
+MIN_K = MAX_SIZE
+"""Ids of a row have to hold a number for each rank."""
 
 MOST_FEW = 128
 """Rows up to which ranking every key takes less time than selecting first."""
@@ -51,8 +53,7 @@ class CudaPrimitives(Primitives):
         self._launcher = launcher
         self._capacity = next(each for each in CAPACITIES if k <= each)
         self._threads = self._capacity // _ITEMS
-        # With one run, windows would not hold what is open where valid keys are few.
-        self._whole = splitter_shape(k, size, 1 if size == 1 else None)
+        self._whole = splitter_shape(k, size) if size > 1 else _alone(k)
         self._size = size
 
     def pack(
@@ -101,7 +102,7 @@ class CudaPrimitives(Primitives):
 
     def merge_sealed(self, runs: Tensor, ids: Tensor, *, by_position: bool) -> None:
         """The same kernel."""
-        nowhere = (0, 0, 0, int(by_position), *_NO_SHARD, *_NO_TABLE)
+        nowhere = (0, 0, 0, int(by_position), *_GLOBAL, *_NO_TABLE)
         self._merge(runs, -1, 1, (ids.data_ptr(), ids.stride(0), *nowhere))
 
     def unseal(self, ids: Tensor, to: Emission) -> None:
@@ -111,9 +112,7 @@ class CudaPrimitives(Primitives):
 
     def settle(self, runs: Tensor, verdicts: Tensor) -> None:
         """Search, one warp a row."""
-        rows, width = runs.shape[1], max(self._whole.splitters, self._whole.window)
-        whole = (runs.data_ptr(), rows, *_sizes(self._size, self._whole))
-        self._search("settle", rows, width, *whole, verdicts.data_ptr())
+        self._settle("settle", runs, verdicts.data_ptr())
 
     def copy_splitters(self, splitters: Tensor, run: Tensor, block: int) -> None:
         """A thread copies a key."""
@@ -124,7 +123,7 @@ class CudaPrimitives(Primitives):
         self, splitters: Tensor, starts: Tensor, own: int | None, shape: SplitterShape
     ) -> None:
         """Search the splitters, one warp a row."""
-        rows, width = splitters.shape[1:]
+        rows, width = splitters.shape[1], _padded(shape.splitters)
         pointers = (splitters.data_ptr(), starts.data_ptr(), -1 if own is None else own)
         sizes = (width, rows, *_sizes(self._size, shape))
         self._search("open_windows", rows, width, *pointers, *sizes)
@@ -143,7 +142,7 @@ class CudaPrimitives(Primitives):
         shape: SplitterShape,
     ) -> None:
         """Search the splitters again, which is cheaper than to keep what they told; then windows."""
-        rows, width = splitters.shape[1], max(shape.splitters, shape.window)
+        rows, width = splitters.shape[1], _padded(max(shape.splitters, shape.window))
         pointers = (splitters.data_ptr(), windows.data_ptr(), verdicts.data_ptr())
         sizes = (-1 if own is None else own, width, rows, *_sizes(self._size, shape))
         self._search("close_windows", rows, width, *pointers, *sizes)
@@ -159,13 +158,17 @@ class CudaPrimitives(Primitives):
         self._launch("emit_own", blocks, _BLOCK, 0, *args, *_emission(to))
 
     def _merge(self, runs: Tensor, own: int, seal: int, emission: tuple[int, ...]) -> None:
-        shape = self._whole
-        rows = runs.shape[1]
-        shared = _KEY_BYTES * self._size * max(shape.splitters, shape.window)
-        whole = (runs.data_ptr(), rows, *_sizes(self._size, shape))
+        """Search; what is found stands in the ids until they are written."""
+        size, rows, k = runs.shape
+        self._settle("settle_ids", runs, *emission[:2])
         name = f"merge_runs_{self._capacity}"
-        shared = max(shared, self._sort_bytes)
-        self._launch(name, rows, self._threads, shared, *whole, own, seal, *emission)
+        sizes = (runs.data_ptr(), rows, size, k, own, seal)
+        self._launch(name, rows, self._threads, self._sort_bytes, *sizes, *emission)
+
+    def _settle(self, kernel: str, runs: Tensor, *where: int) -> None:
+        rows, width = runs.shape[1], max(self._whole.splitters, self._whole.window)
+        whole = (runs.data_ptr(), rows, *_sizes(self._size, self._whole))
+        self._search(kernel, rows, _padded(width), *whole, *where)
 
     def _sort(self, kernel: str, run: Tensor, *args: int) -> None:
         name = f"{kernel}_{self._capacity}"
@@ -188,7 +191,23 @@ class CudaPrimitives(Primitives):
             self._launcher.launch(kernel, (blocks, 1), threads, shared, *args)
 
 
-_NO_SHARD = (0, 1, 0)
+def _alone(k: int) -> SplitterShape:
+    """Return a shape for one run: any t that is small enough will do, if W is at least B - 1."""
+    block, settled = 64, max(0, k // 64 - 1)
+    return SplitterShape(k, block, -(-k // block), settled, k - settled * block)
+
+
+def _padded(width: int) -> int:
+    """Return the smallest power of two above, which searches of so many words have places for."""
+    return 1 << width.bit_length()
+
+
+def _divisor(number: int) -> tuple[int, int]:
+    """Return the magic and the shift by which kernels divide numbers below 2^31."""
+    shift = 31 + (number - 1).bit_length()
+    return (1 << shift) // number + 1, shift
+
+
 _NO_TABLE = (0, 0, 0, 0, 0, 0, 0)
 
 
@@ -205,22 +224,27 @@ def _sizes(size: int, shape: SplitterShape) -> Iterator[int]:
     yield from (size, shape.k, shape.block, shape.splitters, shape.settled, shape.window)
 
 
-def _shard(shard: Shard) -> tuple[int, int, int]:
+def _shard(shard: Shard) -> tuple[int, ...]:
     """Return rank, size and interleave; no position is beyond the largest interleave here."""
-    return shard.rank, shard.size, min(shard.interleave, _MOST)
+    interleave = min(shard.interleave, _MOST)
+    return shard.rank, shard.size, interleave, *_divisor(interleave), *_divisor(shard.size)
+
+
+_GLOBAL = (0, *_shard(Shard(0, 1)))
 
 
 def _candidates(
     ids: Tensor, lengths: Tensor | None, shard: Shard, mask_neg_inf: bool
 ) -> tuple[int, ...]:
     columns = (ids.data_ptr(), ids.stride(0), *_integers(lengths))
-    return *columns, *_shard(shard), int(mask_neg_inf)
+    most = shard.local_length(_MOST)
+    return *columns, *_shard(shard), most, int(mask_neg_inf)
 
 
 def _emission(to: Emission) -> tuple[int, ...]:
     columns = (to.ids, to.counts, to.certified, to.uncertified)
     ids, *others = (column.data_ptr() for column in columns)
-    shard = _NO_SHARD if to.shard is None else _shard(to.shard)
+    shard = _GLOBAL if to.shard is None else (1, *_shard(to.shard))
     return ids, to.ids.stride(0), *others, int(to.by_position), *shard, *_table(to)
 
 

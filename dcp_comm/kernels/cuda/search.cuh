@@ -8,34 +8,25 @@ constexpr int LANES = 32;
 constexpr int ROWS = 4;  // of a block whose warps search a row each
 constexpr u32 ALL_LANES = ~0u;
 
-// How many words of the descending run [0, count) are larger than `word`.
-__device__ __forceinline__ int larger_in(const u64* run, int count, u64 word) {
-  int first = 0;
-  while (count > 0) {
-    const int half = count >> 1;
-    const bool larger = run[first + half] > word;
-    first = larger ? first + half + 1 : first;
-    count = larger ? count - half - 1 : half;
-  }
-  return first;
-}
-
 // Sizes of the block-splitter lemma (dcp_comm/topk/splitter.py).
 struct Lemma {
   int runs, k, block, splitters, settled, window;
 };
 
-// How many words of all runs but `run` are larger than `word`; each has n words, one behind the other.
+// How many words of all runs but `run` are larger than `word`. Each run is descending and has n words,
+// the first of `stride` places; padded ones have zeros behind them, and stride is a power of two.
 //
 // All runs are searched at once: what a search waits for is the load before.
-__device__ __forceinline__ int larger_elsewhere(const u64* words, int runs, int n, int run,
-                                                u64 word) {
+template <bool PADDED>
+__device__ __forceinline__ int larger_elsewhere(const u64* words, int runs, int n, int stride,
+                                                int run, u64 word) {
   int found[MAX_RUNS] = {};
-  for (int step = 1 << (31 - __clz(n | 1)); step > 0; step >>= 1) {
+  for (int step = PADDED ? stride >> 1 : 1 << (31 - __clz(n)); step > 0; step >>= 1) {
 #pragma unroll
     for (int other = 0; other < MAX_RUNS; ++other) {
+      if (other >= runs) break;
       const int more = found[other] + step;
-      if (other < runs && more <= n && words[other * n + more - 1] > word) found[other] = more;
+      if ((PADDED || more <= n) && words[other * stride + more - 1] > word) found[other] = more;
     }
   }
   int larger = 0;
@@ -44,33 +35,34 @@ __device__ __forceinline__ int larger_elsewhere(const u64* words, int runs, int 
   return larger;
 }
 
-// Fetches n words of each run to shared memory, one run behind the other, by `threads` threads.
+// Fetches word(run, at) of each run to the first n of `stride` places in shared memory, and zeros.
 //
-// FLIGHT words are on their way before the first is stored: a store waits for its load.
-template <int FLIGHT, typename Fetch>
-__device__ __forceinline__ void fetch(u64* words, int runs, int n, int thread, int threads,
-                                      const Fetch& word) {
-  const int count = runs * n;
-  for (int first = thread; first < count; first += FLIGHT * threads) {
-    u64 fetched[FLIGHT];
+// A word of every run is on its way before the first is stored: a store waits for its load.
+template <typename Fetch>
+__device__ __forceinline__ void fetch(u64* words, int runs, int n, int stride, int thread,
+                                      int threads, const Fetch& word) {
+  for (int at = thread; at < stride; at += threads) {
+    u64 fetched[MAX_RUNS];
 #pragma unroll
-    for (int item = 0; item < FLIGHT; ++item) {
-      const int at = first + item * threads;
-      const int run = static_cast<int>(static_cast<u32>(at) / static_cast<u32>(n));
-      fetched[item] = at < count ? word(run, at - run * n) : 0;
+    for (int run = 0; run < MAX_RUNS; ++run) {
+      if (run >= runs) break;
+      fetched[run] = at < n ? word(run, at) : 0;
     }
 #pragma unroll
-    for (int item = 0; item < FLIGHT; ++item) {
-      const int at = first + item * threads;
-      if (at < count) words[at] = fetched[item];
+    for (int run = 0; run < MAX_RUNS; ++run) {
+      if (run >= runs) break;
+      words[run * stride + at] = fetched[run];
     }
   }
 }
 
-// p runs of n words each, one behind the other in shared memory; lane r speaks for run r.
+// The smallest power of two above n.
+__device__ __forceinline__ int padded(int n) { return 1 << (32 - __clz(n)); }
+
+// p runs of n words each in shared memory, padded to `stride` places; lane r speaks for run r.
 struct Runs {
   const u64* words;
-  int runs, n;
+  int runs, n, stride;
 
   // Returns how many of run `lane`'s first words are among the `wanted` largest valid words.
   //
@@ -92,8 +84,9 @@ struct Runs {
   // Whether a prefix's last word has fewer than `wanted` words before it. In its own run these are
   // counted by position, so that repeated words do not win beyond `wanted`.
   __device__ __forceinline__ bool wins(int run, int length, int wanted) const {
-    const u64 last = words[run * n + length - 1];
-    return last != 0 && length - 1 + larger_elsewhere(words, runs, n, run, last) < wanted;
+    const u64 last = words[run * stride + length - 1];
+    const int larger = larger_elsewhere<true>(words, runs, n, stride, run, last);
+    return last != 0 && length - 1 + larger < wanted;
   }
 
   // Returns, in every lane, the `wanted`-th largest word: 0 if there are fewer, the largest possible
@@ -101,7 +94,7 @@ struct Runs {
   __device__ __forceinline__ u64 last_of(int lane, int length, int wanted) const {
     if (wanted == 0) return ~0ull;
     const bool speaks = lane < runs;
-    u64 last = speaks && length > 0 ? words[lane * n + length - 1] : ~0ull;
+    u64 last = speaks && length > 0 ? words[lane * stride + length - 1] : ~0ull;
     int found = speaks ? length : 0;
     for (int step = LANES / 2; step > 0; step /= 2) {
       const u64 other = __shfl_xor_sync(ALL_LANES, last, step);

@@ -155,8 +155,8 @@ struct Sorter {
     if (behind - first > CROWD) return static_cast<u32>(at);
     int before = first;
     for (int other = first; other < behind; ++other) {
-      // Of equal words, which only a list with repeated ids has, the first comes first.
-      before += words[other] > word - (other < at);
+      // Of equal words, padding or repeated ids, the first comes first.
+      before += words[other] >= word + (other >= at);
     }
     return static_cast<u32>(before);
   }

@@ -33,11 +33,12 @@ struct Row {
   // The n words that each run (p, rows, n) has of this row.
   __device__ __forceinline__ Runs runs(const i64* keys, int n) const {
     __syncwarp();
-    fetch<8>(words, lemma.runs, n, lane, LANES, [&](int run, int at) {
+    const int stride = padded(n);
+    fetch(words, lemma.runs, n, stride, lane, LANES, [&](int run, int at) {
       return word_of_key(__ldg(keys + (run * rows + row) * n + at));
     });
     __syncwarp();
-    return Runs{words, lemma.runs, n};
+    return Runs{words, lemma.runs, n, stride};
   }
 
   // Answers are (p, rows), or (1, rows) of run `own`; lane r answers for run r.
@@ -58,14 +59,15 @@ __device__ __forceinline__ Opened open(const Row& row, const i64* keys) {
   const Runs splitters = row.runs(keys, lemma.splitters);
   const int settled = splitters.prefix(row.lane, lemma.settled);
   const u64 x = splitters.last_of(row.lane, settled, lemma.settled);
-  const u64 last = row.lane < lemma.runs ? row.words[(row.lane + 1) * lemma.splitters - 1] : 0;
+  const int last_at = row.lane * splitters.stride + lemma.splitters - 1;
+  const u64 last = row.lane < lemma.runs ? row.words[last_at] : 0;
   return Opened{x == 0 ? lemma.k : static_cast<i64>(settled) * lemma.block, x, last};
 }
 
 #define ROW_PARAMETERS                                                                           \
   i64 width, i64 rows, i64 runs, i64 k, i64 block, i64 splitter_count, i64 settled, i64 window
 
-// `width` words a row and run are fetched at most.
+// `width` places for words of a row and run.
 #define ROW                                                                                      \
   Row {                                                                                          \
     static_cast<i64>(blockIdx.x) * ROWS + threadIdx.x / LANES, rows,                             \
