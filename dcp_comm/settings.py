@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from dcp_comm.errors import CommUsageError, refusal
 
 CHECK_LEVELS = ("0", "merge", "all")
+KERNELS = ("cuda", "torch")
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Settings:
         two_nccl: ``DCP_COMM_TWO_NCCL=1``: do not refuse a process with two different libnccl.
         cache_dir: ``DCP_COMM_CACHE_DIR``: absolute path of the folder that keeps compiled kernels;
             by default ``dcp_comm`` in ``$XDG_CACHE_HOME``, or in ``~/.cache``.
+        kernels: ``DCP_COMM_KERNELS``: what does a merge's arithmetic on CUDA: ``cuda`` kernels,
+            compiled at run time, or ``torch`` operations; empty for kernels where they can be had.
     """
 
     check: str = ""
@@ -29,6 +32,7 @@ class Settings:
     nccl_library: str = ""
     two_nccl: bool = False
     cache_dir: str = "~/.cache/dcp_comm"
+    kernels: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -43,6 +47,7 @@ class Settings:
             nccl_library=environment.get("DCP_COMM_NCCL_LIBRARY", ""),
             two_nccl=_choice(environment, "DCP_COMM_TWO_NCCL", ("0", "1")) == "1",
             cache_dir=_cache_dir(environment),
+            kernels=_choice(environment, "DCP_COMM_KERNELS", KERNELS),
         )
 
     @classmethod

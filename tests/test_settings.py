@@ -32,6 +32,7 @@ def test_ranges_are_a_switch() -> None:
         ("DCP_COMM_CHECK", "2", "one of 0, merge, all"),
         ("DCP_COMM_CHECK", "ALL", "one of 0, merge, all"),
         ("DCP_COMM_RANGES", "yes", "one of 0, 1"),
+        ("DCP_COMM_KERNELS", "triton", "one of cuda, torch"),
         ("DCP_COMM_CACHE_DIR", "cache", "an absolute path"),
     ],
 )

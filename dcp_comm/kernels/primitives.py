@@ -67,9 +67,19 @@ class Emission:
 
 
 class Primitives(ABC):
-    """One way to run the merge's arithmetic."""
+    """One way to run the merge's arithmetic.
+
+    Attributes:
+        name: Of this way.
+        why: Why it was chosen.
+    """
 
     name: ClassVar[str]
+    why: str
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Compile and load all that merges may need, so that none of them meets the compiler."""
 
     @abstractmethod
     def pack(

@@ -15,6 +15,13 @@ class TorchPrimitives(Primitives):
 
     name = "torch"
 
+    def __init__(self, why: str = "asked for") -> None:
+        """Keep why this is the way."""
+        self.why = why
+
+    def prepare(self) -> None:
+        """There is nothing to compile."""
+
     def pack(
         self,
         run: Tensor,

@@ -91,6 +91,8 @@ class Refuse:
         self._unless_dense("out.ids", out.ids)
         self.unless_tensor("out.counts", out.counts, (rows,), (torch.int32,))
         self.unless_tensor("out.certified", out.certified, (rows,), (torch.bool,))
+        for name in ("counts", "certified"):
+            self._unless_contiguous(f"out.{name}", getattr(out, name))
         for name in ("ids", "counts", "certified"):
             self._unless_writable(f"out.{name}", getattr(out, name))
 
@@ -100,10 +102,7 @@ class Refuse:
             raise self("scratch", f"{len(scratch)} views", f"{len(specs)}, one for each of specs()")
         for view, spec in zip(scratch, specs, strict=True):
             self.unless_tensor(f"scratch {spec.name!r}", view, spec.shape, (spec.dtype,))
-            if not view.is_contiguous():
-                raise self(
-                    f"scratch {spec.name!r}", f"strides {view.stride()}", "a contiguous view"
-                )
+            self._unless_contiguous(f"scratch {spec.name!r}", view)
 
     def if_overlapping(self, scratch: Sequence[Tensor], *tensors: Tensor | None) -> None:
         """No byte shared with the scratch, which is overwritten whenever rows are packed."""
@@ -127,6 +126,11 @@ class Refuse:
         if tensor.shape[1] > 1 and tensor.stride(1) != 1:
             need = "unit stride within a row"
             raise self(argument, f"strides {tensor.stride()}", need, "Pass .contiguous()")
+
+    def _unless_contiguous(self, argument: str, tensor: Tensor) -> None:
+        """No gaps."""
+        if not tensor.is_contiguous():
+            raise self(argument, f"strides {tensor.stride()}", "a contiguous view")
 
     def _unless_writable(self, argument: str, tensor: Tensor) -> None:
         """No two elements in one place; not an inference tensor outside of that mode."""

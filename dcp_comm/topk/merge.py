@@ -144,14 +144,15 @@ class TopKMerge:
         return sum(spec.nbytes for spec in self.specs())
 
     def explain(self) -> str:
-        """Return the strategy and why, what it moves, and in what memory; a line a plan."""
-        return self._choice.explain()
+        """Return a line a plan: strategy and why, bytes, memory; then what does the arithmetic."""
+        kernels = self._problem.kernels
+        return f"{self._choice.explain()}\narithmetic by {kernels.name} ({kernels.why})"
 
     def prepare(self) -> None:
         """Agree on every option with the other ranks; collective, done by the first merge if not.
 
-        On CUDA it also exchanges padding once, in temporary scratch, so that the library below
-        has connected for every plan; the ledger leaves that out.
+        On CUDA it also compiles its kernels, then exchanges padding once, in temporary scratch, so
+        that the library below has connected for every plan; the ledger leaves that out.
 
         Raises:
             CommMismatch: Ranks differ in an option, or two claim one place in the interleave.
@@ -164,6 +165,7 @@ class TopKMerge:
             need = "another place in the interleave for every rank"
             text = refusal("TopKMerge.prepare", "shard_rank", places, need, where=comm.where)
             raise CommMismatch(text)
+        self._problem.kernels.prepare()
         if comm.device.type == "cuda":
             with comm.ledger.paused():
                 self._choice.warm_up()

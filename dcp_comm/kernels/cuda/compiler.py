@@ -68,6 +68,18 @@ def compile_source(source: Source, arch: str, log: TextIO | None = None) -> byte
         raise DcpCommError(f"compile: {source.path.name} for {arch}: {error}") from error
 
 
+def missing() -> str:
+    """Return what a compiler needs that is not here; empty if all is."""
+    try:
+        cuda = _cuda()
+        cuda.pathfinder.load_nvidia_dynamic_lib("nvrtc")
+    except BackendUnavailable as error:
+        return str(error)
+    except cuda.pathfinder.DynamicLibNotFoundError as error:
+        return f"NVRTC: {error}"
+    return ""
+
+
 class _Cuda(NamedTuple):
     core: ModuleType
     utils: ModuleType

@@ -20,6 +20,9 @@ from dcp_comm.kernels.cuda.sources import Source
 class Launcher(Protocol):
     """What runs kernels."""
 
+    def load(self, kernel: str) -> None:
+        """Make sure that launches of a kernel, and of all others of its source, are quick."""
+
     def launch(
         self, kernel: str, grid: tuple[int, int], threads: int, shared: int, *args: int
     ) -> None:
@@ -71,7 +74,7 @@ class CudaLauncher:
             DcpCommError: The driver refuses the launch, or the compiler a source.
         """
         if kernel not in self._kernels:
-            self._load(kernel)
+            self.load(kernel)
         function, form, parameters = self._kernels[kernel]
         if len(args) != parameters:
             need = f"{parameters} of them"
@@ -88,8 +91,13 @@ class CudaLauncher:
         if status:
             cuda.check(status, f"launch of {kernel} on {grid} blocks of {threads} threads")
 
-    def _load(self, kernel: str) -> None:
-        """Compile and load the source of a kernel, unless another thread just did."""
+    def load(self, kernel: str) -> None:
+        """Compile and load the source of a kernel, unless that was done before.
+
+        Raises:
+            BackendUnavailable: cuda-core or NVRTC is missing or too old.
+            DcpCommError: The compiler or the driver refuses the source.
+        """
         with self._loading:
             if kernel in self._kernels:
                 return

@@ -61,7 +61,14 @@ __device__ __forceinline__ void merge_runs(const i64* keys, i64 rows, int runs, 
     const i64* words = keys + (run * rows + row) * k;
     own[item] = at < count ? word_of_key(__ldg(words + (at - begins[run]))) : 0;
   }
-  write_row<CAPACITY>(own, count, k, row, to);
+  if (own_run >= 0 && !to.by_position) {
+    const Emission::Row in_order = to.of_row(row);
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item)
+      if (Sort::place_of(item) < k) in_order.write(Sort::place_of(item), own[item]);
+  } else {
+    write_row<CAPACITY>(own, count, k, row, to);
+  }
   if (!seal) {
     if (thread == 0) to.conclude(row, count, sure);
     return;

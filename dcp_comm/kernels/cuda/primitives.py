@@ -50,11 +50,18 @@ class CudaPrimitives(Primitives):
 
     def __init__(self, launcher: Launcher, k: int, size: int) -> None:
         """Choose the kernels; nothing is compiled yet."""
+        self.why = "as nothing else was asked for"
         self._launcher = launcher
         self._capacity = next(each for each in CAPACITIES if k <= each)
         self._threads = self._capacity // _ITEMS
-        self._whole = splitter_shape(k, size) if size > 1 else _alone(k)
+        self._whole = _whole(k, size)
         self._size = size
+
+    def prepare(self) -> None:
+        """Load every kernel of this K."""
+        sized = [f"{kernel}_{self._capacity}" for kernel in ("pack", "merge_runs")]
+        for kernel in (*sized, "merge_few", "settle", "open_windows", "emit_own"):
+            self._launcher.load(kernel)
 
     def pack(
         self,
@@ -141,7 +148,7 @@ class CudaPrimitives(Primitives):
         own: int | None,
         shape: SplitterShape,
     ) -> None:
-        """Search the splitters again, which is cheaper than to keep what they told; then windows."""
+        """Search splitters again, which is cheaper than to keep what they told; then windows."""
         rows, width = splitters.shape[1], _padded(max(shape.splitters, shape.window))
         pointers = (splitters.data_ptr(), windows.data_ptr(), verdicts.data_ptr())
         sizes = (-1 if own is None else own, width, rows, *_sizes(self._size, shape))
@@ -191,9 +198,16 @@ class CudaPrimitives(Primitives):
             self._launcher.launch(kernel, (blocks, 1), threads, shared, *args)
 
 
-def _alone(k: int) -> SplitterShape:
-    """Return a shape for one run: any t that is small enough will do, if W is at least B - 1."""
-    block, settled = 64, max(0, k // 64 - 1)
+def _whole(k: int, size: int) -> SplitterShape:
+    """Return how whole runs are searched: a splitter costs as much traffic as eight keys in a row.
+
+    For one run t is smaller than it could be: windows must hold what is open where valid keys are
+    few, and so at least B - 1 keys.
+    """
+    block = min(k, 32 if size > 4 else 64)
+    if size > 1:
+        return splitter_shape(k, size, block)
+    settled = max(0, k // block - 1)
     return SplitterShape(k, block, -(-k // block), settled, k - settled * block)
 
 
@@ -217,6 +231,7 @@ def _pointer(tensor: Tensor | None) -> int:
 
 def _integers(column: Tensor | None) -> tuple[int, int]:
     """Return where integers of 32 or 64 bits lie, and whether they have 64."""
+    column = None if column is None else column.contiguous()
     return _pointer(column), int(column is not None and column.dtype == torch.int64)
 
 
