@@ -2,6 +2,7 @@
 
 from dcp_comm import errors, sharding
 from dcp_comm.adopt import adopt_nccl
+from dcp_comm.attention import lse_merge
 from dcp_comm.communicator import Communicator
 from dcp_comm.indexer import IndexerBatch, IndexerLimits, SparseIndexer
 from dcp_comm.launch import from_process_group, init
@@ -34,6 +35,7 @@ __all__ = [
     "init",
     "list_backends",
     "local_topk",
+    "lse_merge",
     "plan",
     "sharding",
 ]

@@ -104,15 +104,17 @@ class Refuse:
             self.unless_tensor(f"scratch {spec.name!r}", view, spec.shape, (spec.dtype,))
             self._unless_contiguous(f"scratch {spec.name!r}", view)
 
-    def if_overlapping(self, scratch: Sequence[Tensor], *tensors: Tensor | None) -> None:
-        """No byte shared with the scratch, which is overwritten whenever rows are packed."""
+    def if_overlapping(
+        self, scratch: Sequence[Tensor], *tensors: Tensor | None, argument: str = "scratch"
+    ) -> None:
+        """No byte shared with what is overwritten before the tensors are done with."""
         given = [tensor for tensor in tensors if tensor is not None]
         for tensor, view in itertools.product(given, scratch):
             (start, end), (first, last) = _span(view), _span(tensor)
             if first < end and start < last:
                 got = f"overlaps a {tensor.dtype} tensor {tuple(tensor.shape)} of this call"
                 remedy = "Take from the workspace together what must be alive together"
-                raise self("scratch", got, "memory apart from inputs and results", remedy)
+                raise self(argument, got, "memory apart from inputs and results", remedy)
 
     def _unless_ids(self, ids: Tensor, lengths: Tensor | None, k: int) -> int:
         """Local ids and lengths; returns the number of rows."""

@@ -1,0 +1,1 @@
+"""Tests of attention over winners, and of what merges it."""
