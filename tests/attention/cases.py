@@ -85,7 +85,7 @@ class Case:
 
     @property
     def scale(self) -> float:
-        return self.key_dim**-0.5
+        return 1 / math.sqrt(self.key_dim)
 
     @property
     def kept(self) -> int:
@@ -122,11 +122,14 @@ class Case:
             mine = [place[token] for token in tokens.tolist() if token in place]
             winners[row, : len(mine)] = mine
             counts[row] = len(mine)
-        cache = [torch.from_numpy(rng.choice(JUNK, (len(hand) + 3, *each.shape[1:])))
-                 .to(self.dtype) for each in (self.keys, self.values)]  # fmt: skip
+        cache = []
+        for each in (self.keys, self.values):
+            junk = rng.choice(JUNK, (len(hand) + 3, *each.shape[1:]))
+            cache.append(torch.from_numpy(junk).to(self.dtype))
         for each, whole in zip(cache, (self.keys, self.values), strict=True):
             each[torch.from_numpy(slots)] = whole[list(hand)]
-        return *cache, torch.from_numpy(winners).int(), torch.from_numpy(counts)
+        keys, values = cache
+        return keys, values, torch.from_numpy(winners).int(), torch.from_numpy(counts)
 
     def attend(self, rank: int) -> Attended:
         """One rank's own attention."""

@@ -85,6 +85,16 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Page:
+    """How an outcome is told: as text, as fields fit for JSON, in one line, and what is wrong."""
+
+    text: str
+    fields: dict[str, object]
+    verdict: str
+    failures: list[str]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """Everything, from the point of view of rank 0; ``seconds`` is by stage."""
 

@@ -8,13 +8,18 @@ from dcp_comm.cli.demo.corpus import NEEDLE
 from dcp_comm.cli.demo.embedding import DIM, HEADS, SCORE_BOUND
 from dcp_comm.cli.demo.exactness import Comparison
 from dcp_comm.cli.demo.inputs import INPUTS
-from dcp_comm.cli.demo.outcome import Outcome
+from dcp_comm.cli.demo.outcome import Outcome, Page
 from dcp_comm.cli.demo.strategies import Moved
 from dcp_comm.cli.demo.where import BINS, Share, stretches
 from dcp_comm.cli.table import both, size, table
 
 _SHADES = " .:-=+*#%@"
 _BAR = 36
+
+
+def page(outcome: Outcome) -> Page:
+    """Return all that is told of an outcome."""
+    return Page(as_text(outcome), as_fields(outcome), last_words(outcome), outcome.failures)
 
 
 def as_fields(outcome: Outcome) -> dict[str, object]:

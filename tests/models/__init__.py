@@ -1,0 +1,1 @@
+"""Tests against models that others wrote; skipped where transformers is not installed."""
