@@ -1,31 +1,47 @@
 """Launches of a module of tests on real ranks; the module reports with `tests.processes.report`."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from tests.processes import Process, Report, free_port, launcher_variables
 
 
+def as_launched(_: int) -> dict[str, str]:
+    """Nothing on top of what a launcher sets."""
+    return {}
+
+
 @contextmanager
-def launch(module: str, size: int) -> Iterator[list[Process]]:
-    """Start ``python -m module`` on every rank; kill what is left at the end."""
-    port, command = free_port(), [sys.executable, "-m", module]
+def launch(
+    module: str,
+    size: int,
+    *words: str,
+    environment: Callable[[int], dict[str, str]] = as_launched,
+) -> Iterator[list[Process]]:
+    """Start ``python -m module words`` on every rank; kill what is left at the end."""
+    port, command = free_port(), [sys.executable, "-m", module, *words]
     with ExitStack() as stack:
         started = []
         for rank in range(size):
-            started.append(Process(command, launcher_variables(rank, size, port)))
+            variables = {**launcher_variables(rank, size, port), **environment(rank)}
+            started.append(Process(command, variables))
             stack.callback(started[-1].end)
         yield started
 
 
-def reports(module: str, size: int) -> dict[str, list[Report]]:
+def reports(
+    module: str,
+    size: int,
+    *words: str,
+    environment: Callable[[int], dict[str, str]] = as_launched,
+) -> dict[str, list[Report]]:
     """Run a module to its end on every rank; each topic's reports in rank order.
 
     Raises:
         AssertionError: A rank did not end by itself with exit code 0.
     """
-    with launch(module, size) as ranks:
+    with launch(module, size, *words, environment=environment) as ranks:
         told = [{each["topic"]: each for each in rank.rest(90.0)} for rank in ranks]
         for rank in ranks:
             assert rank.wait() == 0, rank.errors()
