@@ -19,7 +19,8 @@ lse        (T, H)      float32              -inf where a row has no winner here
 merged     (T, H/p, V) as q                 heads ``rank * H/p ..`` of all ranks' winners
 =========  ==========  ===================  ====================================================
 
-All arithmetic is float32.
+All arithmetic is float32. On CUDA everything is enqueued on torch's current stream, and nothing is
+read back, so that it can be captured.
 """
 
 from dcp_comm.attention.local import sparse_attention
