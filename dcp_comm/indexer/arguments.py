@@ -1,9 +1,12 @@
 """What a legal call of an indexer is; every rule refuses before anything is sent or written."""
 
+from collections.abc import Sequence
+
 import torch
 
 from dcp_comm.indexer.batch import IndexerBatch
 from dcp_comm.indexer.limits import IndexerLimits
+from dcp_comm.indexer.pages import check_cache
 from dcp_comm.indexer.path import Step
 from dcp_comm.sharding import Shard
 from dcp_comm.topk.arguments import INTEGERS, Refuse
@@ -17,14 +20,16 @@ def check_workspace(refuse: Refuse, workspace: object) -> None:
         raise refuse("workspace", got, need, "Reserve in it with SparseIndexer.reserve")
 
 
-def check_batch(refuse: Refuse, batch: object, limits: IndexerLimits) -> None:
-    """Refuse what is no batch, and more or longer requests than the limits say."""
+def check_batch(
+    refuse: Refuse, batch: object, limits: IndexerLimits, tables: Sequence[torch.dtype] = INTEGERS
+) -> None:
+    """Refuse what is no batch, more or longer requests than the limits say, and other tables."""
     if not isinstance(batch, IndexerBatch):
         raise refuse("batch", type(batch).__name__, "an IndexerBatch")
     requests, longest = len(batch.lengths), max(batch.lengths, default=0)
     unless_at_most(refuse, "batch.lengths", requests, "requests", limits.requests)
     unless_at_most(refuse, "batch.lengths", longest, "max_model_len", limits.max_model_len)
-    refuse.unless_tensor("batch.page_table", batch.page_table, (requests, None), INTEGERS)
+    refuse.unless_tensor("batch.page_table", batch.page_table, (requests, None), tables)
 
 
 def unless_at_most(refuse: Refuse, argument: str, got: int, limit: str, most: int) -> None:
@@ -47,10 +52,7 @@ def check_step(refuse: Refuse, cache: str, step: Step, limits: IndexerLimits, sh
     rows, floats = step.batch.rows, (torch.float32,)
     refuse.unless_tensor("q", step.q, (rows, limits.heads, limits.head_dim), floats)
     refuse.unless_tensor("weights", step.weights, (rows, limits.heads), floats)
-    shape = (None, limits.page_size, limits.head_dim)
-    refuse.unless_tensor(cache, step.cache, shape, floats)
-    if not step.cache.is_contiguous():
-        raise refuse(cache, f"strides {step.cache.stride()}", "contiguous pages")
+    check_cache(refuse, cache, step.cache, limits.page_size, limits.head_dim)
     _check_pages(refuse, cache, step, shard)
 
 

@@ -108,6 +108,20 @@ class IndexerBatch:
         """
         return shard.local_length(self.row_lengths)
 
+    def own_slots(self, shard: Shard, page_size: int) -> Tensor:
+        """Return the slot of each row's own token, int64 (T,); -1 where another rank owns it.
+
+        Padding, and a token whose page is below 0 or not in the table, have none either.
+        """
+        position = self.row_lengths - 1
+        if not self.page_table.numel():
+            return position.fill_(-1)
+        j = shard.local_index(position)
+        page = j // page_size
+        own = (shard.owner(position) == shard.rank) & (page < self.page_table.shape[1])
+        held = self.page_table[self.row_requests, page.where(own, 0)].to(torch.int64)
+        return (held * page_size + j % page_size).where(own & (held >= 0), -1)
+
     def spans(self, rows: slice) -> Iterator[Span]:
         """Yield the requests that some rows belong to, in order."""
         for request, (first, end) in enumerate(pairwise(self.firsts)):

@@ -32,6 +32,7 @@ class Setup:
         score: What fills logits.
         scale: Factor of every score.
         mask_neg_inf: Whether a score of -inf never wins.
+        slots: Whether results are slots, by the batch's page table.
     """
 
     limits: IndexerLimits
@@ -39,6 +40,7 @@ class Setup:
     score: Score
     scale: float
     mask_neg_inf: bool
+    slots: bool
 
     @property
     def local_tokens(self) -> int:
@@ -128,7 +130,14 @@ class Path(ABC):
         """Score, select and merge the rows of ``step`` in views of `specs`."""
         keys, logits, scores, ids, *scratch = views
         batch = step.batch
-        job = self.merge.begin(batch.rows, scratch=scratch, out=out, longest=batch.longest)
+        job = self.merge.begin(
+            batch.rows,
+            scratch=scratch,
+            out=out,
+            longest=batch.longest,
+            block_table=batch.page_table if self.setup.slots else None,
+            request_ids=batch.row_requests if self.setup.slots else None,
+        )
         lengths = batch.local_lengths(self.setup.shard)
         for chunk in self.scored(step, keys, logits):
             planes = scores[: len(chunk.logits)], ids[: len(chunk.logits)]

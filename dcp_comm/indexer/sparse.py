@@ -1,8 +1,10 @@
 """SparseIndexer: scores, selects and merges, on prefill's path or decode's."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dcp_comm.communicator import Communicator
@@ -15,8 +17,9 @@ from dcp_comm.indexer.prefill import Prefill
 from dcp_comm.indexer.scoring import Score, relu_scores
 from dcp_comm.sharding import Shard
 from dcp_comm.specs import BufferSpec
-from dcp_comm.topk.arguments import Refuse
+from dcp_comm.topk.arguments import INTEGERS, Refuse
 from dcp_comm.topk.merge import TopKMerge
+from dcp_comm.topk.options import MergeOptions
 from dcp_comm.topk.result import MergeResult
 from dcp_comm.workspace import Workspace, WorkspaceSlot
 
@@ -34,11 +37,13 @@ class SparseIndexer:
     Args:
         comm: The ranks among which the tokens are dealt.
         limits: The most that one call will bring.
-        output: As for `TopKMerge`: ``local`` positions of a rank's own winners, or ``global`` ids.
+        output: As for `TopKMerge`: ``local`` positions of a rank's own winners; their ``slots``, by
+            the batch's page table, which is int32 then; or ``global`` ids.
         scale: Finite factor of every score; 1 where ``weights`` has it in them already.
         score: What fills logits; `relu_scores`, or a faster one with the same result.
         mask_neg_inf: As for `TopKMerge`.
         shard_rank: As for `TopKMerge`.
+        options: As for `TopKMerge`; pages have the size that the limits say.
         **merge_options: Further options of `TopKMerge`: ``strategy``, ``order``, ``chunk_rows``.
 
     Raises:
@@ -54,6 +59,7 @@ class SparseIndexer:
         score: Score = relu_scores,
         mask_neg_inf: bool = True,
         shard_rank: int | None = None,
+        options: MergeOptions | None = None,
         **merge_options: Any,
     ) -> None:
         refuse = self._refuse("", comm)
@@ -63,18 +69,28 @@ class SparseIndexer:
             raise refuse("scale", repr(scale), "a finite number")
         if not callable(score):
             raise refuse("score", repr(score), "a callable such as relu_scores")
-        refuse.unless_one_of("output", output, ("local", "global"))
-        options = {"output": output, "mask_neg_inf": mask_neg_inf, **merge_options}
+        options = MergeOptions() if options is None else options
+        if isinstance(options, MergeOptions):
+            options = replace(options, page_size=limits.page_size)
 
         def merge(rows: int) -> TopKMerge:
             return TopKMerge(
-                comm, limits.k, rows, limits.interleave, shard_rank=shard_rank, **options
+                comm,
+                limits.k,
+                rows,
+                limits.interleave,
+                output=output,
+                mask_neg_inf=mask_neg_inf,
+                options=options,
+                shard_rank=shard_rank,
+                **merge_options,
             )
 
         merges = merge(limits.query_rows), merge(limits.decode_rows)
         place = comm.rank if shard_rank is None else shard_rank
         shard = Shard(place, comm.size, limits.interleave)
-        self._setup = Setup(limits, shard, score, scale, mask_neg_inf)
+        self._setup = Setup(limits, shard, score, scale, mask_neg_inf, output == "slots")
+        self._tables = (torch.int32,) if self._setup.slots else INTEGERS
         self._comm = comm
         self._prefill = Prefill(self._setup, merges[0], limits.query_rows)
         self._decode = Decode(self._setup, merges[1], limits.decode_rows)
@@ -111,6 +127,40 @@ class SparseIndexer:
         self._prefill.merge.prepare()
         self._decode.merge.prepare()
 
+    def slots(self, batch: IndexerBatch) -> Tensor:
+        """Return where the rows' own new keys belong in this rank's cache, for `write_keys`.
+
+        Row by row the slot of the token at the row's own position; the same for every layer.
+
+        Returns:
+            int64 (T,), freshly allocated; -1 for a token of another rank, and for padding.
+
+        Raises:
+            CommArgumentError: The batch is beyond the limits.
+        """
+        check_batch(self._refuse(".slots"), batch, self._setup.limits)
+        return batch.own_slots(self._setup.shard, self._setup.limits.page_size)
+
+    def all_counts(self, result: MergeResult, out: Tensor | None = None) -> Tensor:
+        """Gather every rank's counts, for whoever needs more than this rank's own; collective.
+
+        Args:
+            result: Of the same call on every rank.
+            out: int32 (size, T), contiguous; None to allocate.
+
+        Returns:
+            int32 (size, T), one row a rank of the communicator, in its order. Outputs ``local`` and
+            ``slots``: a column sums to the row's winners; ``global``: every rank has all of them.
+
+        Raises:
+            CommArgumentError: An argument is not as above; nothing was sent.
+        """
+        counts = result.counts.contiguous()
+        if out is None:
+            out = counts.new_empty(self._comm.size, len(counts))
+        self._comm.all_gather_into(out, counts)
+        return out
+
     def prefill(
         self,
         q: Tensor,
@@ -125,8 +175,9 @@ class SparseIndexer:
         Args:
             q: float32 (T, H, D), any strides.
             weights: float32 (T, H), any strides.
-            keys: float32 (pages, page_size, D), contiguous: the cache, where this rank's tokens of
-                all requests already lie, those of this step included.
+            keys: The cache, float32 or bfloat16 (pages, page_size, D) or fp8 with scales in uint8
+                (pages, page_size, D + 4), contiguous: where this rank's tokens of all requests
+                already lie, those of this step included. See `dcp_comm.indexer.pages`.
             batch: Whose rows these are.
             workspace: Where `prefill_specs` were reserved; none of the other arguments lies there.
             out: Where to write, exactly T rows; None to allocate.
@@ -140,7 +191,7 @@ class SparseIndexer:
             CommMismatch: Ranks differ in an option or in the rows they bring.
         """
         refuse, limits = self._refuse(".prefill"), self._setup.limits
-        check_batch(refuse, batch, limits)
+        check_batch(refuse, batch, limits, self._tables)
         unless_at_most(refuse, "batch.query_lengths", batch.rows, "query_rows", limits.query_rows)
         return self._run(self._prefill, refuse, Step(q, weights, keys, batch), workspace, out)
 
@@ -159,7 +210,7 @@ class SparseIndexer:
         `prefill_specs` and ``cache`` for ``keys``.
         """
         refuse, limits = self._refuse(".decode"), self._setup.limits
-        check_batch(refuse, batch, limits)
+        check_batch(refuse, batch, limits, self._tables)
         most = max(batch.query_lengths, default=0)
         unless_at_most(refuse, "batch.query_lengths", most, "next_n", limits.next_n)
         return self._run(self._decode, refuse, Step(q, weights, cache, batch), workspace, out)

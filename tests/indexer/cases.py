@@ -20,12 +20,12 @@ from dcp_comm.testing import run_ranks
 from dcp_comm.topk.result import MergeResult
 from dcp_comm.workspace import Workspace
 from tests import oracle
+from tests.indexer import storages
 from tests.oracle import Floats, Ints
 
 SCALE = 0.5
 POISONS = (0xFF, 0xA5, 0x7F, 0x00)
 Inputs = tuple[Tensor, Tensor, Tensor, IndexerBatch]
-JUNK = (np.nan, 3e38, -1e4, np.inf)
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,37 @@ class Case:
     order: str = "score"
     chunk_rows: int | None = None
     device: str = "cpu"
+    storage: str = "float32"
+    places: tuple[int, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+
+    def place(self, rank: int) -> int:
+        """A rank's place in the deal; its own number unless told otherwise."""
+        return self.places[rank] if self.places else rank
 
     def expected(self, step: Step, rank: int) -> tuple[Ints, Ints]:
         """A rank's ids (T, K) and counts."""
         ids, counts = step.winners(self.limits.k)
-        if self.output == "local":
-            ids, counts = oracle.own_winners(ids, rank, self.size, self.limits.interleave)
-        return (oracle.by_position(ids) if self.order == "position" else ids), counts
+        if self.output != "global":
+            place = self.place(rank)
+            ids, counts = oracle.own_winners(ids, place, self.size, self.limits.interleave)
+        ids = oracle.by_position(ids) if self.order == "position" else ids
+        return (self.slots(step, rank, ids) if self.output == "slots" else ids), counts
+
+    def slots(self, step: Step, rank: int, local: Ints) -> Ints:
+        """Where local positions (T, K) lie in a rank's cache, by the table that it is given."""
+        *_, batch = self.shard(step, rank)
+        table, page = batch.page_table.numpy(), self.limits.page_size
+        found = np.full_like(local, -1)
+        for row, request in enumerate(step.owners):
+            for n, j in enumerate(local[row]):
+                found[row, n] = -1 if j < 0 else table[request, j // page] * page + j % page
+        return found
+
+    def shard(self, step: Step, rank: int) -> Inputs:
+        """What a rank brings."""
+        narrow = torch.int32 if self.output == "slots" else None
+        return shard(step, self.limits, self.size, self.place(rank), self.storage, narrow)
 
     def indexer(self, comm: Communicator) -> SparseIndexer:
         """The case's indexer on one rank."""
@@ -113,6 +136,7 @@ class Case:
             scale=SCALE,
             order=self.order,
             chunk_rows=self.chunk_rows,
+            shard_rank=self.place(comm.rank),
             **self.options,
         )
 
@@ -149,24 +173,32 @@ def with_scores(path: str, scores: Sequence[Sequence[int]], counts: Sequence[int
     return Step(path, tuple(map(len, scores)), tuple(counts), ones, ones[:, 0], keys)
 
 
-def shard(step: Step, limits: IndexerLimits, size: int, rank: int) -> Inputs:
+def shard(
+    step: Step,
+    limits: IndexerLimits,
+    size: int,
+    rank: int,
+    storage: str = "float32",
+    dtype: torch.dtype | None = None,
+) -> Inputs:
     """A rank's q, weights, cache and batch; what no token of a request fills is junk."""
     rng = np.random.default_rng([step.seed, rank])
     page = limits.page_size
     hands = [oracle.deal(len(keys), size, limits.interleave)[rank] for keys in step.keys]
     needs = [-(-len(hand) // page) for hand in hands]
     pages = rng.permutation(sum(needs) + int(rng.integers(1, 4)))
-    cache = rng.choice(JUNK, (len(pages), page, limits.head_dim)).astype(np.float32)
+    cache = storages.empty(storage, rng, len(pages), page, limits.head_dim)
     width = max(needs, default=0) + int(rng.integers(0, 3))
     table = rng.choice([-1, -(2**31), 2**31 - 1, 0], (len(hands), width))
     for request, (hand, need) in enumerate(zip(hands, needs, strict=True)):
         table[request, :need], pages = pages[:need], pages[need:]
         for j, token in enumerate(hand):
-            cache[table[request, j // page], j % page] = step.keys[request][token]
-    dtype = torch.int64 if step.seed % 2 else torch.int32
+            key = step.keys[request][token]
+            storages.put(storage, cache, (table[request, j // page], j % page), key)
+    dtype = dtype or (torch.int64 if step.seed % 2 else torch.int32)
     batch = IndexerBatch(step.lengths, step.counts, torch.from_numpy(table).to(dtype))
     q, weights = torch.from_numpy(step.q).float(), torch.from_numpy(step.weights).float()
-    return q, weights, torch.from_numpy(cache), batch
+    return q, weights, storages.tensor(storage, cache), batch
 
 
 def call(
@@ -179,7 +211,7 @@ def call(
 ) -> MergeResult:
     """Run a step on one rank, prefill or decode."""
     run: Callable[..., MergeResult] = getattr(indexer, step.path)
-    *tensors, batch = shard(step, case.limits, case.size, comm.rank)
+    *tensors, batch = case.shard(step, comm.rank)
     batch = replace(batch, page_table=batch.page_table.to(comm.device))
     inputs = (each.to(comm.device) for each in tensors)
     return run(*inputs, batch, workspace=workspace, out=out)
@@ -237,10 +269,22 @@ def random_case(size: int, seed: int, steps: int, longest: int = 48) -> Case:
     """Limits drawn at random, and steps that keep within them."""
     rng = np.random.default_rng([size, seed])
     limits = random_limits(rng, size, longest)
-    output, order = rng.choice(["local", "global"]), rng.choice(["score", "position"])
+    output, order = rng.choice(["local", "global", "slots"]), rng.choice(["score", "position"])
     chunk_rows = None if rng.random() < 0.3 else int(rng.integers(1, 9))
     drawn = tuple(random_step(rng, limits) for _ in range(steps))
-    return Case(limits, size, drawn, str(output), str(order), chunk_rows)
+    aligned = limits.page_size * limits.head_dim % 4 == 0
+    storage = rng.choice([each for each in storages.NAMES if aligned or each != "fp8"])
+    places = tuple(rng.permutation(size).tolist())
+    return Case(
+        limits,
+        size,
+        drawn,
+        str(output),
+        str(order),
+        chunk_rows,
+        storage=str(storage),
+        places=places,
+    )
 
 
 def random_limits(rng: np.random.Generator, size: int, longest: int) -> IndexerLimits:

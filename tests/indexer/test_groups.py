@@ -8,7 +8,7 @@ from dcp_comm.communicator import Communicator
 from dcp_comm.indexer import IndexerLimits
 from dcp_comm.testing import run_ranks
 from dcp_comm.workspace import Workspace
-from tests.indexer.cases import Case, a_step, call, compare, poison, shard
+from tests.indexer.cases import Case, a_step, call, check, compare, poison
 
 LIMITS = IndexerLimits(5, 2, 3, 12, 3, 48, next_n=3, interleave=2, page_size=4)
 
@@ -53,17 +53,5 @@ def test_two_groups_of_four_and_a_draft_group_of_another_size(output: str) -> No
 
 def test_a_rank_may_stand_elsewhere_in_the_interleave() -> None:
     """shard_rank says whose tokens the pages hold."""
-    places = [2, 0, 1]
-    case = replace(steps(0), size=3)
-
-    def fn(comm: Communicator) -> None:
-        place = places[comm.rank]
-        indexer = replace(case, options={"shard_rank": place}).indexer(comm)
-        workspace, got = Workspace(), []
-        for step in case.steps:
-            run = getattr(indexer, step.path)
-            result = run(*shard(step, LIMITS, 3, place), workspace=workspace)
-            got.append((result.ids.numpy(), result.counts.numpy()))
-        compare(case, place, got)
-
-    run_ranks(fn, 3)
+    check(replace(steps(0), size=3, places=(2, 0, 1)))
+    check(replace(steps(1), size=3, places=(1, 2, 0), output="slots", storage="fp8"))

@@ -14,7 +14,7 @@ def small_blocks(patch: pytest.MonkeyPatch) -> None:
     """Let small shapes cross the borders of every block."""
     patch.setattr(path, "CHUNK_ROWS", 7)
     patch.setattr(decode, "TILE_TOKENS", 5)
-    patch.setattr(pages, "BLOCK_TOKENS", 3)
+    patch.setattr(pages, "BLOCK_ELEMENTS", 9)
     patch.setattr(scoring, "TILE_ELEMENTS", 11)
 
 

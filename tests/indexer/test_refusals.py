@@ -70,6 +70,10 @@ REFUSED: dict[str, tuple[str, Change]] = {
     "cache of other pages": ("cache: got shape", tensor("cache", lambda c: c[:, :2])),
     "cache of two dimensions": ("cache: got shape", tensor("cache", lambda c: c.flatten(0, 1))),
     "cache in float16": ("cache: got torch.float16", tensor("cache", torch.Tensor.half)),
+    "cache of fp8 without scales": (
+        r"cache: got shape \(\d+, 4, 3\), need shape \(any, 4, 7\)",
+        tensor("cache", torch.Tensor.byte),
+    ),
     "cache with gaps": (
         "cache: got strides",
         tensor("cache", lambda c: torch.cat([c, c], 2)[..., :3]),
@@ -125,6 +129,20 @@ def test_refused(name: str, path: str) -> None:
         return sent
 
     assert run_ranks(fn, 2) == [[], []]
+
+
+@pytest.mark.parametrize("path", ["prefill", "decode"])
+def test_slots_need_an_int32_table(path: str) -> None:
+    """As the merge reads it; nothing is converted behind the caller's back."""
+
+    def fn(comm: Communicator) -> list[str]:
+        indexer = SparseIndexer(comm, LIMITS, output="slots")
+        inputs = shard(STEP, LIMITS, 1, 0, dtype=torch.int64)
+        with pytest.raises(CommArgumentError, match=r"page_table: got torch.int64, need torch.int"):
+            getattr(indexer, path)(*inputs, workspace=Workspace())
+        return list(comm.ledger.by_op)
+
+    assert run_ranks(fn, 1) == [[]]
 
 
 def test_decode_refuses_more_rows_a_request_than_next_n() -> None:
@@ -189,7 +207,7 @@ def test_batches_refuse(lengths: Any, counts: Any, words: str) -> None:
     ("options", "words"),
     [
         ({"output": "all"}, "output: got 'all'"),
-        ({"output": "slots"}, "output: got 'slots', need one of 'local', 'global'"),
+        ({"options": 5}, "options: got 5, need MergeOptions or None"),
         ({"order": "id"}, "order: got 'id'"),
         ({"shard_rank": 2}, "shard_rank: got 2"),
         ({"chunk_rows": -1}, "chunk_rows: got -1"),
