@@ -21,7 +21,7 @@ from typing import Self
 
 import torch
 
-from dcp_comm import agreement, warmup
+from dcp_comm import agreement, names, warmup
 from dcp_comm.agreement import Fields
 from dcp_comm.backend import Backend, Capabilities, SoloBackend
 from dcp_comm.channel import MERGE_LEVEL, Channel
@@ -228,6 +228,7 @@ class Communicator(Operations):
 
     def close(self, timeout: float = 5.0) -> None:
         """Release everything within ``timeout`` seconds; again and in any state is fine."""
+        names.forget(self)
         self._channel.close(seconds(timeout, "close", "timeout"))
 
     def _child(self, name: str, members: tuple[int, ...] | None) -> "Communicator | None":

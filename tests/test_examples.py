@@ -14,6 +14,8 @@ from tests.processes import ROOT, with_path
 EXAMPLES = ROOT / "examples"
 FILES = sorted(EXAMPLES.rglob("*.py"))
 
+LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
 processes = pytest.mark.xdist_group("processes")
 
 
@@ -60,10 +62,23 @@ def test_reserve_then_lock_serves_and_refuses() -> None:
     assert refused.startswith("refused: Workspace.take: scores, ids, more: got need of 1179648")
 
 
+def test_a_sharded_step_attends_like_an_unsharded_one() -> None:
+    printed = python("examples/sparse_attention_step.py").splitlines()
+    differences = [float(line.split()[-4]) for line in printed]
+    assert len(differences) == 4
+    assert max(differences) < 1e-5
+
+
+@processes
+def test_an_engine_changes_over() -> None:
+    *_, same, certified = python(*LAUNCHER, "examples/engine_drop_in.py").splitlines()
+    assert same == "200 of 200 rows the same, in order"
+    assert certified == "200 certified exact, whatever the local top-K does on ties"
+
+
 @processes
 def test_the_first_all_gather() -> None:
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    printed = python(*launcher, "examples/first_all_gather.py").splitlines()
+    printed = python(*LAUNCHER, "examples/first_all_gather.py").splitlines()
     assert printed[-2].startswith("Communicator('world', rank 0 of 2, backend torch, cpu")
     assert printed[-1] == "[[0, 1, 2], [10, 11, 12]]"
 

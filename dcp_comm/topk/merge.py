@@ -66,6 +66,7 @@ class TopKMerge:
         shard_rank: This rank's place in the KV interleave; None for ``comm.rank``.
 
     Attributes:
+        comm: As given.
         uncertified: int64 scalar on the communicator's device: merged rows that were not
             certified, added up there and never read by the merge.
 
@@ -122,7 +123,7 @@ class TopKMerge:
         self._fingerprint = hashlib.sha256(repr(self._options).encode()).hexdigest()[:16]
         with torch.inference_mode(False):
             self.uncertified = torch.zeros((), dtype=torch.int64, device=comm.device)
-        self._prepared = False
+        self.comm, self._prepared = comm, False
         self._job: weakref.ref[MergeJob] | None = None
 
     def __repr__(self) -> str:

@@ -1,0 +1,1 @@
+"""torch.compile over the custom ops."""
