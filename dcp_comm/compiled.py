@@ -7,8 +7,10 @@
    is registered then gets the free name, and serves regions that were compiled before.
 
 Each op writes into buffers that the caller made, and the graph knows it. The compiler may drop a
-call whose output nothing reads, and may order independent calls anew; so compile the same region on
-every rank. Importing this module registers the ops; nothing else of the package imports it.
+call whose output nothing reads, and may order independent calls anew; so compile the same region
+on every rank. Inductor, as of torch 2.13, loses a ``clone()`` of a buffer that a later custom op,
+whoever's, overwrites in the same region: give each call a result of its own there. Importing this
+module registers the ops; nothing else of the package imports it.
 """
 
 from collections.abc import Callable, Sequence

@@ -13,58 +13,14 @@ from typing import Any
 from dcp_comm.checks import check_int
 from dcp_comm.errors import CommArgumentError, refusal
 from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
+from dcp_comm.models import GIB, INDEX_KEY_BYTES, MODELS, Model
 from dcp_comm.topk.choice import STRATEGIES
 from dcp_comm.topk.cost import ID_BYTES, LINKS, Scheme, schemes
 
-GIB = 1 << 30
-INDEX_KEY_BYTES = 132
-"""Bytes of one index key: 128 fp8 values and a fp32 scale."""
-COMMUNICATOR_MEMORY = (
-    "an NCCL communicator of our own takes GPU memory outside torch's allocator: 868 MiB, or "
-    "1.28 GiB as the first of its process (2 H200 over NVLink, NCCL 2.28.9, connected and prepared)"
-)
-"""As measured by ``dcp-comm bench collectives``; adopting an engine's communicator costs none."""
 LOGITS = 1 << 27
 """Scores that one step of an engine holds at most: 512 MiB of fp32."""
 DECODE_ROWS = (1, 8, 32, 128)
 PREFILL_LENGTHS = tuple(1 << bit for bit in range(14, 21))
-
-
-@dataclass(frozen=True)
-class Model:
-    """What a token costs in a model's KV cache, over all ranks.
-
-    Attributes:
-        name: What `plan` takes as ``model``.
-        layers: Layers that attend, each with its own latent of a token.
-        layer_bytes: Bytes of a latent.
-        index_layers: Layers with an indexer of their own, each with an index key of a token.
-        source: Where the figures come from.
-    """
-
-    name: str
-    layers: int
-    layer_bytes: int
-    index_layers: int
-    source: str
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of a token in all layers, `INDEX_KEY_BYTES` an index key."""
-        return self.layers * self.layer_bytes + self.index_layers * INDEX_KEY_BYTES
-
-
-_LATENT = "fp8_ds_mla, 512 fp8 + 4 fp32 scales + 64 bf16 a layer (FlashMLA)"
-_GLM = (
-    "78 layers, 21 with an indexer, and a draft layer with its own; 13.25 GiB hold 1,039,616 tokens"
-)
-MODELS = {
-    model.name: model
-    for model in (
-        Model("deepseek-v3.2", 61, 656, 61, f"{_LATENT}; 61 layers, all with an indexer"),
-        Model("glm-5.3", 79, 656, 22, f"{_LATENT}; {_GLM} on each of 4 ranks, as vLLM reports"),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -186,14 +142,14 @@ def plan(
     optional = {"chunk_rows": chunk_rows, "block": block}
     given = {name: value for name, value in optional.items() if value is not None}
     _check(rows=rows, k=k, size=size, **given)
-    found = _model(model, bytes_per_token)
+    found = _given_model(model, bytes_per_token)
     token = found.token_bytes / size if found else bytes_per_token
     shape = splitter_shape(k, size, block)
     routes = tuple(
         _route(scheme, rows, k, min(rows, chunk_rows or scheme.chunk_rows))
         for scheme in schemes(k, size, shape)
     )
-    free = None if memory is None else _free(memory, utilization, weights)
+    free = None if memory is None else free_bytes(memory, utilization, weights)
     holdings = () if free is None else tuple(_hold(routes, token, free, dict(reserved)))
     return Plan(rows, k, size, shape, routes, *_replicated(size, found), found, token, holdings)
 
@@ -246,7 +202,12 @@ def _replicated(size: int, model: Model | None) -> tuple[float, float | None]:
     return layer, more / (more + model.token_bytes / size) if model else None
 
 
-def _free(memory: float, utilization: float, weights: float) -> int:
+def free_bytes(memory: float, utilization: float, weights: float) -> int:
+    """Return the bytes of a device that are left for KV cache and scratch, both in GiB.
+
+    Raises:
+        CommArgumentError: An argument is out of range.
+    """
     _check_range("memory", memory, 0.0)
     _check_range("utilization", utilization, 0.0, 1.0)
     _check_range("weights", weights, 0.0)
@@ -266,14 +227,23 @@ def _hold(
         yield Holding(name, others | merge, left, int(left / token_bytes))
 
 
-def _model(name: str | None, bytes_per_token: float | None) -> Model | None:
+def _given_model(name: str | None, bytes_per_token: float | None) -> Model | None:
     if name is not None and bytes_per_token is not None:
         raise _refused("model", repr(name), "bytes_per_token or a model", "Pass one of them")
     if bytes_per_token is not None:
         _check_range("bytes_per_token", bytes_per_token, 1.0)
     if name is None:
         return None
-    if name not in MODELS:
+    return model_of(name)
+
+
+def model_of(name: object) -> Model:
+    """Return the model of that name.
+
+    Raises:
+        CommArgumentError: There is none.
+    """
+    if not isinstance(name, str) or name not in MODELS:
         need = "one of " + ", ".join(MODELS)
         raise _refused("model", repr(name), need, "Pass bytes_per_token for another model")
     return MODELS[name]

@@ -34,15 +34,18 @@ def reports(
     module: str,
     size: int,
     *words: str,
+    seconds: float = 90.0,
     environment: Callable[[int], dict[str, str]] = as_launched,
 ) -> dict[str, list[Report]]:
     """Run a module to its end on every rank; each topic's reports in rank order.
+
+    No rank stays silent for longer than ``seconds``.
 
     Raises:
         AssertionError: A rank did not end by itself with exit code 0.
     """
     with launch(module, size, *words, environment=environment) as ranks:
-        told = [{each["topic"]: each for each in rank.rest(90.0)} for rank in ranks]
+        told = [{each["topic"]: each for each in rank.rest(seconds)} for rank in ranks]
         for rank in ranks:
             assert rank.wait() == 0, rank.errors()
     return {topic: [each[topic] for each in told] for topic in told[0]}

@@ -7,7 +7,8 @@ import pytest
 
 from dcp_comm import planning
 from dcp_comm.errors import CommArgumentError
-from dcp_comm.planning import GIB, MODELS, Plan, Route, curve, plan
+from dcp_comm.models import GIB, MODELS
+from dcp_comm.planning import Plan, Route, curve, plan
 
 
 def route(found: Plan, name: str) -> Route:

@@ -15,11 +15,10 @@ import torch
 from torch.cuda import nccl
 
 import dcp_comm
-from dcp_comm import registry
+from dcp_comm import footprint, registry
 from dcp_comm.cli.libraries import LOADED, Library, Wheel, libraries, wheels
 from dcp_comm.cli.table import as_json, size, table
 from dcp_comm.errors import BackendUnavailable, CommUsageError
-from dcp_comm.planning import COMMUNICATOR_MEMORY
 from dcp_comm.settings import Settings
 
 PACKAGES = r"cuda-bindings|cuda-core|cuda-pathfinder|cupy(-cuda\d+x)?|numpy|nvidia-nccl-cu\d+"
@@ -102,7 +101,7 @@ def _devices() -> tuple[str, ...]:
         "cpu",
         *(f"cuda:{index}: {name}" for index, name in enumerate(named)),
         *(_link(one, other) for one, other in combinations(range(count), 2)),
-        *((COMMUNICATOR_MEMORY,) if count else ()),
+        *((footprint.MEASURED,) if count else ()),
     )
 
 

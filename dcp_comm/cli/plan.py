@@ -7,11 +7,12 @@ import argparse
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from dcp_comm import planning
-from dcp_comm.cli import plot
+from dcp_comm import footprint, planning
+from dcp_comm.cli import budget, plot
 from dcp_comm.cli.options import UsageError, fraction, whole
 from dcp_comm.cli.table import as_json, both, table
 from dcp_comm.errors import CommArgumentError
+from dcp_comm.models import GIB, MODELS
 from dcp_comm.planning import Holding, Plan, Route
 from dcp_comm.topk.cost import LINKS
 
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--size", type=count, default=4, help="number of ranks (default 4)")
     add("--chunk-rows", type=count, help="rows exchanged at a time (default: each route's own)")
     add("--block", type=count, help="block size of the splitter (default: what moves least)")
-    add("--model", choices=sorted(planning.MODELS), help="whose KV cache to count in")
+    add("--model", choices=sorted(MODELS), help="whose KV cache to count in")
     add("--bytes-per-token", type=float, help="bytes that a token costs each rank, for any model")
     add("--memory", type=float, metavar="GIB", help="memory of a rank's device")
     add("--utilization", type=fraction, default=0.945, help="share of it in use (default 0.945)")
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OWNER=BYTES",
         help="other scratch that is alive together with the merge's; repeatable",
     )
+    budget.add_arguments(parser)
     add("--curve", action="store_true", help="2, 4 and 8 ranks over context lengths, and decode")
     add("--plot", metavar="FILE", help="draw bytes and time over context length for --size ranks")
     add("--json", action="store_true", help="print JSON")
@@ -52,13 +54,18 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.plot:
             points = planning.curve(arguments.k, (arguments.size,), arguments.block)
             plot.draw(arguments.plot, points)
-        print(_curve(arguments) if arguments.curve else _plan(arguments))
+        if arguments.curve:
+            print(_curve(arguments))
+        else:
+            communicator, rank = budget.communicator_bytes(arguments)
+            if rank == 0:
+                print(_plan(arguments, communicator))
     except CommArgumentError as error:
         raise UsageError(str(error)) from error
     return 0
 
 
-def _plan(arguments: argparse.Namespace) -> str:
+def _plan(arguments: argparse.Namespace, communicator: int) -> str:
     plan = planning.plan(
         arguments.rows,
         arguments.k,
@@ -72,7 +79,12 @@ def _plan(arguments: argparse.Namespace) -> str:
         weights=arguments.weights,
         reserved=dict(arguments.reserve),
     )
-    return as_json(plan.to_dict()) if arguments.json else "\n\n".join(_sections(plan))
+    whole_model = budget.of(arguments, communicator) if arguments.model else None
+    if arguments.json:
+        more = {"budget": whole_model.to_dict()} if whole_model else {}
+        return as_json(plan.to_dict() | more)
+    model_s = budget.sections(whole_model) if whole_model else ()
+    return "\n\n".join([*_sections(plan), *model_s])
 
 
 def _owner(text: str) -> tuple[str, int]:
@@ -141,7 +153,7 @@ def _tokens(plan: Plan, token_bytes: float) -> str:
         owners, most = tuple(plan.holdings[-1].reserved), plan.holdings[0].tokens
         header = ("route", *owners, "KV cache", "tokens that fit", "change")
         lines.append(table(header, [_holding(each, owners, most) for each in plan.holdings]))
-        lines.append(f"not counted unless given by --reserve: {planning.COMMUNICATOR_MEMORY}")
+        lines.append(f"not counted unless given by --reserve: {footprint.MEASURED}")
     return "\n".join(lines)
 
 
@@ -149,7 +161,7 @@ def _holding(holding: Holding, owners: tuple[str, ...], most: int) -> tuple[str,
     return (
         holding.route or "without a merge",
         *(both(holding.reserved.get(owner, 0)) for owner in owners),
-        f"{holding.cache_bytes / planning.GIB:.2f} GiB",
+        f"{holding.cache_bytes / GIB:.2f} GiB",
         f"{holding.tokens:,}",
         f"{holding.tokens - most:,}",
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from dcp_comm.indexer.batch import Span
+from dcp_comm.indexer.limits import IndexerLimits
 from dcp_comm.indexer.pages import read_keys
 from dcp_comm.indexer.path import Chunk, Path, Step, blocks, window, within
 
@@ -20,10 +21,10 @@ class Decode(Path):
     owner = "indexer decode"
     cache = "cache"
 
-    @property
-    def key_tokens(self) -> int:
-        """One tile."""
-        return min(TILE_TOKENS, self.setup.local_tokens)
+    @staticmethod
+    def key_tokens(limits: IndexerLimits, size: int) -> int:
+        """Return the tokens of one tile."""
+        return min(TILE_TOKENS, limits.local_tokens(size))
 
     def scored(self, step: Step, keys: Tensor, logits: Tensor) -> Iterator[Chunk]:
         """Yield as many rows at a time as the longest of the batch allows."""
@@ -40,7 +41,7 @@ class Decode(Path):
         """Score one request's rows, tile by tile."""
         pages = step.batch.page_table[span.request]
         count = self.setup.shard.local_length(span.longest)
-        for tile in blocks(0, count, self.key_tokens):
+        for tile in blocks(0, count, len(keys)):
             mine = keys[: tile.stop - tile.start]
             read_keys(mine, step.cache, pages, tile.start)
             self.score(logits[:, tile], step, span.rows, mine)

@@ -42,11 +42,6 @@ class Setup:
     mask_neg_inf: bool
     slots: bool
 
-    @property
-    def local_tokens(self) -> int:
-        """The most tokens of a request on any rank."""
-        return self.limits.local_tokens(self.shard.size)
-
     def most(self, length: int) -> int:
         """Return the most of ``length`` tokens that any rank owns: agreed, unlike one's own."""
         return local_length(length, rank=0, size=self.shard.size, interleave=self.shard.interleave)
@@ -96,14 +91,25 @@ class Path(ABC):
     cache: ClassVar[str]
 
     def __init__(self, setup: Setup, merge: TopKMerge, max_rows: int) -> None:
-        self.setup, self.merge = setup, merge
-        self._rows = min(max_rows, CHUNK_ROWS)
-        self._elements = min(setup.limits.logits_bytes // 4, self._rows * setup.local_tokens)
+        self.setup, self.merge, self._max_rows = setup, merge, max_rows
+        self._rows, self._elements = extent(setup.limits, setup.shard.size, max_rows)
 
-    @property
+    @staticmethod
     @abstractmethod
-    def key_tokens(self) -> int:
-        """Tokens whose keys are alive at once, the same on every rank."""
+    def key_tokens(limits: IndexerLimits, size: int) -> int:
+        """Return the tokens whose keys are alive at once, the same on every rank."""
+
+    @classmethod
+    def buffers(cls, limits: IndexerLimits, size: int, max_rows: int) -> tuple[BufferSpec, ...]:
+        """Return what is alive together in the worst call, beside the scratch of the merge."""
+        rows, elements = extent(limits, size, max_rows)
+        keys = cls.key_tokens(limits, size), limits.head_dim
+        return (
+            BufferSpec("keys", keys, torch.float32),
+            BufferSpec("logits", (elements,), torch.float32),
+            BufferSpec("scores", (rows, limits.k), torch.float32),
+            BufferSpec("ids", (rows, limits.k), torch.int32),
+        )
 
     @abstractmethod
     def scored(self, step: Step, keys: Tensor, logits: Tensor) -> Iterator[Chunk]:
@@ -117,14 +123,9 @@ class Path(ABC):
 
     def specs(self) -> tuple[BufferSpec, ...]:
         """Return all that is alive together in the worst call."""
-        planes = (self._rows, self.setup.limits.k)
-        return (
-            BufferSpec("keys", (self.key_tokens, self.setup.limits.head_dim), torch.float32),
-            BufferSpec("logits", (self._elements,), torch.float32),
-            BufferSpec("scores", planes, torch.float32),
-            BufferSpec("ids", planes, torch.int32),
-            *self.merge.specs(),
-        )
+        size = self.setup.shard.size
+        own = self.buffers(self.setup.limits, size, self._max_rows)
+        return (*own, *self.merge.specs())
 
     def run(self, step: Step, views: tuple[Tensor, ...], out: MergeResult | None) -> MergeResult:
         """Score, select and merge the rows of ``step`` in views of `specs`."""
@@ -162,6 +163,12 @@ class Path(ABC):
             starts = None if chunk.starts is None else chunk.starts[rows]
             best = local_topk(chunk.logits[rows], k, starts, lengths[rows], masked)
             scores[rows], ids[rows] = best
+
+
+def extent(limits: IndexerLimits, size: int, max_rows: int) -> tuple[int, int]:
+    """Return the most rows, and the most elements, of logits that are alive at once."""
+    rows = min(max_rows, CHUNK_ROWS)
+    return rows, min(limits.logits_bytes // 4, rows * limits.local_tokens(size))
 
 
 def window(flat: Tensor, rows: slice, width: int) -> Tensor:

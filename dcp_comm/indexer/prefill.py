@@ -6,6 +6,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from dcp_comm.indexer.limits import IndexerLimits
 from dcp_comm.indexer.pages import read_keys
 from dcp_comm.indexer.path import Chunk, Path, Step, blocks, window, within
 
@@ -21,16 +22,16 @@ class Prefill(Path):
     owner = "indexer prefill"
     cache = "keys"
 
-    @property
-    def key_tokens(self) -> int:
-        """What a rank owns of one longest request."""
-        return self.setup.local_tokens
+    @staticmethod
+    def key_tokens(limits: IndexerLimits, size: int) -> int:
+        """Return what a rank owns of one longest request."""
+        return limits.local_tokens(size)
 
     def scored(self, step: Step, keys: Tensor, logits: Tensor) -> Iterator[Chunk]:
         """Yield the chunks of one group of requests after another."""
         batch = step.batch
         bounds = [self.setup.most(length) for length in batch.contexts]
-        for group in groups(bounds, self.key_tokens):
+        for group in groups(bounds, len(keys)):
             starts = self._gather(step, group, keys)
             size = self.chunk_rows(sum(bounds[group.start : group.stop]))
             for rows in blocks(batch.firsts[group.start], batch.firsts[group.stop], size):

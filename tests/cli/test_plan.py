@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from dcp_comm import cli
+from dcp_comm.cli import budget
 from dcp_comm.cli.table import both, size, table
+from dcp_comm.communicator import Communicator
+from dcp_comm.testing import run_ranks
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +61,57 @@ def test_a_model_and_memory_give_tokens(capsys: pytest.CaptureFixture[str]) -> N
     assert len(without) == 1
     assert without[0].endswith(" 0")
     assert lines(printed, "gather 536,870,912 (512 MiB) 67,108,864 (64 MiB)")
+
+
+def test_a_model_gets_its_whole_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("--model glm-5.3 --communicator 0 --next-n 4 --memory 143.77 --weights 121.8") == 0
+    printed = capsys.readouterr().out
+    assert lines(printed, "A rank of 4 that serves glm-5.3: 8,192 rows a step, 32 requests")
+    assert lines(printed, "sharded vllm 768.0 MiB 118.0 MiB 128.5 MiB 0 MiB 768.0 MiB 13,682")
+    assert lines(printed, "sharded gather 688.0 MiB 108.0 MiB 128.5 MiB 0 MiB 688.0 MiB 13,682")
+    assert lines(printed, "replicated - 912.0 MiB 388.0 MiB 128.5 MiB 0 MiB 912.0 MiB 15,860")
+    assert lines(printed, "split rows gather 1,011.0 MiB")
+    assert lines(printed, "gather 1,024 67,108,864 (64 MiB) +6,131 +6,131")
+    assert lines(printed, "splitter 2,048 44,056,576 (42.02 MiB) +7,815 +7,815")
+
+
+@pytest.mark.parametrize("model", ["glm-5", "deepseek-v3.2"])
+def test_without_memory_tokens_are_what_scratch_takes(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan(f"--model {model}") == 0
+    printed = capsys.readouterr().out
+    (ours,) = lines(printed, "sharded splitter/owner")
+    assert " 868 MiB " in ours
+    assert ours.split()[-1].startswith("-")
+    assert lines(printed, f"{model}: fp8_ds_mla")
+
+
+def test_json_holds_the_budget_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("--model glm-5 --size 8 --json") == 0
+    printed = json.loads(capsys.readouterr().out)["budget"]
+    assert printed["size"] == 8
+    assert printed["communicator"] == 868 << 20
+    assert [each["name"] for each in printed["designs"]][-2:] == ["replicated", "split rows"]
+
+
+def test_measuring_needs_a_launcher(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("--model glm-5 --measure") == 1
+    assert "torchrun" in capsys.readouterr().err
+
+
+def test_what_was_measured_is_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What connecting and preparing took, here said to be 5 MiB."""
+
+    def fn(comm: Communicator) -> None:
+        comm.footprint.by_stage["connect"] = 5 << 20
+        monkeypatch.setattr(budget, "init", lambda: comm)
+        assert plan("--model glm-5 --size 2 --measure") == 0
+
+    run_ranks(fn, 1)
+    assert " 5 MiB " in lines(capsys.readouterr().out, "sharded gather")[0]
 
 
 def test_json_is_the_plan(capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,7 +63,7 @@ def merging(name: str) -> Region:
     def region(logits: Tensor, ids: Tensor, out: dc.MergeResult) -> tuple[Tensor, ...]:
         scores = (logits * -2).gather(1, ids.long())
         compiled.topk_merge(scores, ids, out, name)
-        first = out.ids.clone(), out.counts + 1
+        first = out.ids * 1, out.counts + 1
         compiled.topk_merge_logits(logits + 1, ids, out, name)
         return *first, out.ids * 1, out.counts * 1, out.certified.logical_not()
 
@@ -75,7 +75,7 @@ def plain_merging(
 ) -> tuple[Tensor, ...]:
     """The same by the merge itself."""
     merge((logits * -2).gather(1, ids.long()), ids, out=out)
-    first = out.ids.clone(), out.counts + 1
+    first = out.ids * 1, out.counts + 1
     job = merge.begin(ROWS, out=out)
     job.pack_logits(logits + 1, ids)
     job.finish()

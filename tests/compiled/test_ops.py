@@ -116,14 +116,21 @@ def test_one_graph_holds_every_call() -> None:
 
 
 def test_inductor_s_code_gives_the_same_bits() -> None:
-    """The ops stand in it as calls."""
+    """The ops stand in it as calls; what is computed around them is its own code."""
 
     def fn(comm: Communicator) -> None:
         name, merge = a_merge(comm)
-        inputs = merge_inputs(0)
+        logits, ids, out = merge_inputs(0)
+
+        def region(logits: Tensor, ids: Tensor, out: dc.MergeResult) -> Tensor:
+            compiled.topk_merge_logits(logits * -2, ids, out, name)
+            return out.ids * 2
+
         with torch._inductor.config.patch(compile_threads=1):
-            found = torch.compile(merging(name), fullgraph=True)(*inputs)
-        assert all(map(torch.equal, found, plain_merging(merge, *inputs)))
+            found = torch.compile(region, fullgraph=True)(logits, ids, out)
+        want = merge((logits * -2).gather(1, ids.long()), ids).ids
+        assert torch.equal(out.ids, want)
+        assert torch.equal(found, want * 2)
 
     run_ranks(fn, 1)
 
@@ -134,20 +141,16 @@ def test_the_result_may_take_the_place_of_the_local_ids() -> None:
     def fn(comm: Communicator) -> None:
         name, merge = a_merge(comm)
         logits, ids, out = merge_inputs(3)
+        want = merge(logits.gather(1, ids.long()), ids).ids
         result = dc.MergeResult(ids, out.counts, out.certified)
-        want = merge.begin(ROWS)
-        want.pack_logits(logits, ids)
 
         def region(logits: Tensor, result: dc.MergeResult) -> Tensor:
             compiled.topk_merge_logits(logits, result.ids, result, name)
             return result.ids + 1
 
         found = torch.compile(region, fullgraph=True, backend="aot_eager")(logits, result)
-        # The compiled call superseded the job, whose rows were all packed: its result stands.
-        assert torch.equal(ids, found - 1)
-        assert torch.equal(
-            ids, merge(logits.gather(1, merge_inputs(3)[1].long()), merge_inputs(3)[1]).ids
-        )
+        assert torch.equal(ids, want)
+        assert torch.equal(found, want + 1)
 
     run_ranks(fn, 1)
 
