@@ -22,7 +22,7 @@ from torch import Tensor
 from dcp_comm.kernels.torch_ops import row_blocks
 from dcp_comm.topk.arguments import INTEGERS, LOGITS, Refuse
 
-BLOCK_ELEMENTS = 1 << 20
+BLOCK_TOKENS, BLOCK_ELEMENTS = 1 << 16, 1 << 23
 FP8 = torch.float8_e4m3fn
 LARGEST_FP8 = 448.0
 SCALE_BYTES = 4
@@ -92,7 +92,7 @@ def read_keys(keys: Tensor, cache: Tensor, pages: Tensor, first: int = 0) -> Non
         first: Local position of the first key.
     """
     page_size, stored = cache.shape[1], planes(cache)
-    for block in row_blocks(len(keys), max(1, BLOCK_ELEMENTS // keys.shape[1])):
+    for block in row_blocks(len(keys), min(BLOCK_TOKENS, max(1, BLOCK_ELEMENTS // keys.shape[1]))):
         count = block.stop - block.start
         index = slots(pages, first + block.start, count, page_size)
         _read(keys[block], stored, index.clamp_(0, len(cache) * page_size - 1))

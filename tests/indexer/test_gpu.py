@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.indexer.cases import check, random_case
+from tests.indexer.cases import check
+from tests.indexer.draws import random_case
 from tests.indexer.test_mutations import CASE
 from tests.indexer.test_random import SEEDS, SIZES, small_blocks
 

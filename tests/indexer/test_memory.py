@@ -234,7 +234,7 @@ TEMPORARIES = {
 }
 
 
-def peak(comm: Communicator, name: str) -> tuple[int, int]:
+def peak(comm: Communicator, name: str, storage: str = "float32") -> tuple[int, int]:
     """Most bytes of temporaries of a call, and the bound that SparseIndexer states."""
     path, limits, lengths, counts = TEMPORARIES[name]
     indexer, workspace = SparseIndexer(comm, limits), Workspace()
@@ -246,6 +246,11 @@ def peak(comm: Communicator, name: str) -> tuple[int, int]:
     # Seeded: ranks that ask different questions may leave one of them without a winner.
     own, shared = torch.Generator().manual_seed(comm.rank + 1), torch.Generator().manual_seed(0)
     cache = torch.rand(pages, limits.page_size, limits.head_dim, generator=own)
+    if storage == "bfloat16":
+        cache = cache.bfloat16()
+    elif storage == "fp8":  # any bytes will do
+        width = limits.head_dim + 4
+        cache = torch.full((pages, limits.page_size, width), 0x3C, dtype=torch.uint8)
     table = torch.arange(pages, dtype=torch.int32).repeat(len(lengths), 1)
     batch = IndexerBatch(lengths, counts, table)
     q = torch.rand(batch.rows, limits.heads, limits.head_dim, generator=shared)
@@ -262,6 +267,14 @@ def peak(comm: Communicator, name: str) -> tuple[int, int]:
 def test_temporaries_stay_below_the_stated_bound(name: str) -> None:
     """Counted in each rank's thread."""
     for used, stated in run_ranks(peak, 2, name):
+        assert 0 < used < stated
+
+
+@pytest.mark.parametrize("storage", ["bfloat16", "fp8"])
+@pytest.mark.parametrize("name", ["many rows", "wide rows"])
+def test_they_do_where_keys_are_dequantised(name: str, storage: str) -> None:
+    """Block by block."""
+    for used, stated in run_ranks(peak, 2, name, storage):
         assert 0 < used < stated
 
 

@@ -110,7 +110,7 @@ def tiles_from_the_start(patch: Patch) -> None:
     """Read every block of a request as if it were the first."""
     right = pages.slots
     patch.setattr(pages, "slots", lambda table, first, *rest: right(table, 0, *rest))
-    patch.setattr(pages, "BLOCK_ELEMENTS", 9)
+    patch.setattr(pages, "BLOCK_TOKENS", 3)
 
 
 def first_request_s_pages(patch: Patch) -> None:

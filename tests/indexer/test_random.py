@@ -3,7 +3,8 @@
 import pytest
 
 from dcp_comm.indexer import decode, pages, path, scoring
-from tests.indexer.cases import Step, check, random_case
+from tests.indexer.cases import Step, check
+from tests.indexer.draws import random_case
 
 SIZES = (1, 2, 3, 4, 8)
 SEEDS = range(8)
@@ -14,7 +15,7 @@ def small_blocks(patch: pytest.MonkeyPatch) -> None:
     """Let small shapes cross the borders of every block."""
     patch.setattr(path, "CHUNK_ROWS", 7)
     patch.setattr(decode, "TILE_TOKENS", 5)
-    patch.setattr(pages, "BLOCK_ELEMENTS", 9)
+    patch.setattr(pages, "BLOCK_TOKENS", 3)
     patch.setattr(scoring, "TILE_ELEMENTS", 11)
 
 
