@@ -7,7 +7,7 @@ import torch
 
 from dcp_comm import footprint
 from dcp_comm.budget import SEED_ROWS, Budget, Design, Gain, budget
-from dcp_comm.cli.options import whole
+from dcp_comm.cli.options import UsageError, whole
 from dcp_comm.cli.table import both, table
 from dcp_comm.launch import init
 from dcp_comm.topk.cost import KEY_BYTES
@@ -54,8 +54,11 @@ def communicator_bytes(arguments: argparse.Namespace) -> tuple[int, int]:
     """Return what a communicator takes, and this rank's number, 0 without a launcher.
 
     Raises:
+        UsageError: There is no model to count it for.
         CommUsageError: It is to be measured, and no launcher started this.
     """
+    if arguments.model is None and (arguments.measure or arguments.communicator is not None):
+        raise UsageError("--measure and --communicator: for a whole model, so give --model too")
     if arguments.measure:
         rows = min(arguments.rows, SEED_ROWS)
         return _measured(arguments.size * KEY_BYTES * arguments.k * rows)

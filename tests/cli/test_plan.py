@@ -173,6 +173,8 @@ def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ("--memory 80", "model or bytes_per_token"),
         ("--model glm-5.3 --bytes-per-token 5", "Pass one of them"),
         ("--model glm-5.3 --memory nan", "finite"),
+        ("--measure", "give --model too"),
+        ("--communicator 0", "give --model too"),
     ],
 )
 def test_options_that_make_no_plan_are_wrong_usage(

@@ -18,7 +18,7 @@ def collectives(comm: Communicator, group: str) -> Region:
     size = comm.size
 
     def region(x: Tensor) -> tuple[Tensor, ...]:
-        gathered = torch.empty(size, *x.shape)
+        gathered = x.new_empty(size, *x.shape)
         compiled.all_gather_into(gathered, x * 2, group)
         swapped = torch.empty_like(gathered)
         compiled.all_to_all_into(swapped, gathered + x, group)
@@ -35,7 +35,7 @@ def collectives(comm: Communicator, group: str) -> Region:
 
 def plain_collectives(comm: Communicator, x: Tensor) -> tuple[Tensor, ...]:
     """The same by the communicator itself."""
-    gathered = torch.empty(comm.size, *x.shape)
+    gathered = x.new_empty(comm.size, *x.shape)
     comm.all_gather_into(gathered, x * 2)
     swapped = torch.empty_like(gathered)
     comm.all_to_all_into(swapped, gathered + x)
@@ -50,7 +50,7 @@ def plain_collectives(comm: Communicator, x: Tensor) -> tuple[Tensor, ...]:
 
 def a_merge(comm: Communicator) -> tuple[str, dc.TopKMerge]:
     """A merge in a locked workspace, and its name."""
-    merge, workspace = dc.TopKMerge(comm, K, ROWS), dc.Workspace()
+    merge, workspace = dc.TopKMerge(comm, K, ROWS), dc.Workspace(comm.device)
     workspace.reserve(*merge.specs(), owner="merge")
     workspace.lock()
     merge.prepare()
@@ -82,9 +82,9 @@ def plain_merging(
     return *first, out.ids * 1, out.counts * 1, out.certified.logical_not()
 
 
-def merge_inputs(rank: int) -> tuple[Tensor, Tensor, dc.MergeResult]:
+def merge_inputs(rank: int, device: str = "cpu") -> tuple[Tensor, Tensor, dc.MergeResult]:
     """Logits of 9 local tokens, K of their positions in any order, a place for the result."""
     generator = torch.Generator().manual_seed(rank)
     logits = torch.randn(ROWS, 9, generator=generator)
     ids = torch.stack([torch.randperm(9, generator=generator)[:K] for _ in range(ROWS)]).int()
-    return logits, ids, dc.MergeResult.allocate(ROWS, K, "cpu")
+    return logits.to(device), ids.to(device), dc.MergeResult.allocate(ROWS, K, device)
