@@ -30,7 +30,7 @@ def check(comm: Communicator, compile_: Callable[[Region], Region]) -> dict[str,
     """Compile, run twice on other data, and compare."""
     region = compile_(collectives(comm, compiled.register(comm)))
     name, merge = a_merge(comm)
-    merged, agree, bytes_sent = compile_(merging(name)), [], []
+    merged, agree, bytes_sent, firsts = compile_(merging(name)), [], [], []
     for n in range(2):
         x = torch.arange(6.0).view(2, 3) + 10 * comm.rank + n
         comm.ledger.reset()
@@ -39,10 +39,11 @@ def check(comm: Communicator, compile_: Callable[[Region], Region]) -> dict[str,
         agree.append(same(found, plain_collectives(comm, x)))
         inputs = merge_inputs(comm.rank + 10 * n)
         found = merged(*inputs)
+        firsts.append(found[0].tolist())
         kept = inputs[-1].ids.clone()
         agree.append(same(found, plain_merging(merge, *inputs)))
         agree.append(torch.equal(kept, inputs[-1].ids))
-    return {"agree": agree, "bytes_sent": bytes_sent, "first": found[0].tolist()}
+    return {"agree": agree, "bytes_sent": bytes_sent, "first": firsts}
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor import config as inductor
 from torch.library import opcheck
 
 import dcp_comm as dc
@@ -126,7 +127,7 @@ def test_inductor_s_code_gives_the_same_bits() -> None:
             compiled.topk_merge_logits(logits * -2, ids, out, name)
             return out.ids * 2
 
-        with torch._inductor.config.patch(compile_threads=1):
+        with inductor.patch(compile_threads=1):
             found = torch.compile(region, fullgraph=True)(logits, ids, out)
         want = merge((logits * -2).gather(1, ids.long()), ids).ids
         assert torch.equal(out.ids, want)
