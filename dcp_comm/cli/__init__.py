@@ -11,11 +11,10 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import Protocol, cast
+from collections.abc import Sequence
 
 from dcp_comm import __version__
+from dcp_comm.cli.command import add_commands
 from dcp_comm.cli.options import UsageError
 from dcp_comm.errors import (
     BackendUnavailable,
@@ -33,14 +32,6 @@ _SHARED = (BackendUnavailable, CommMismatch, CommPeerLost, CommTimeout)
 """Errors that every rank raises together: rank 0 speaks for all."""
 
 
-class Command(Protocol):
-    """What a command's module holds."""
-
-    __doc__: str | None
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
@@ -54,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
     arguments.argv = words
     try:
-        return int(arguments.run(arguments))
+        return int(arguments.command(arguments))
     except UsageError as error:
         return _say(error, USAGE)
     except BackendUnavailable as error:
@@ -70,18 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="dcp-comm", description="Exact global top-K across ranks, in memory you reserved."
     )
     parser.add_argument("--version", action="version", version=f"dcp-comm {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="command")
-    for name in COMMANDS:
-        command = cast(Command, import_module(f"{__name__}.{name}"))
-        text = (command.__doc__ or "").strip()
-        wanted = commands.add_parser(
-            name,
-            help=text.splitlines()[0],
-            description=text,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        command.add_arguments(wanted)
-        wanted.set_defaults(run=command.run)
+    add_commands(parser, __name__, COMMANDS, "command")
     return parser
 
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from dcp_comm.cli.options import UsageError
-from dcp_comm.errors import refusal
+from dcp_comm.cli import drawing
 from dcp_comm.planning import Plan
 
 
@@ -13,14 +12,9 @@ def draw(path: str, points: Iterable[tuple[int | None, Plan]]) -> None:
     Raises:
         UsageError: matplotlib is missing, or ``path`` cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        remedy = 'Run pip install "dcp-comm[plot]"'
-        raise _refused("no matplotlib to draw with", "matplotlib", remedy) from error
     prefill = [(length, plan) for length, plan in points if length is not None]
     lengths, plan = [length for length, _ in prefill], prefill[0][1]
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    figure = drawing.figure("plan", 11, 4.5)
     figure.suptitle(f"Merging K = {plan.k:,} of {plan.size} ranks, one step of prefill")
     received, time = figure.subplots(1, 2)
     received.set(ylabel="MiB received a rank")
@@ -34,11 +28,4 @@ def draw(path: str, points: Iterable[tuple[int | None, Plan]]) -> None:
     for panel in (received, time):
         panel.set(xscale="log", yscale="log", xlabel="tokens of context")
         panel.legend()
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise _refused(str(error), "a file to write, such as plan.svg") from error
-
-
-def _refused(got: str, need: str, remedy: str = "") -> UsageError:
-    return UsageError(refusal("plan", "--plot", got, need, remedy=remedy))
+    drawing.save("plan", figure, path)

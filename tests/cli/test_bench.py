@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from dcp_comm.cli import collectives, main, sharing
+from dcp_comm.cli import main, sharing
+from dcp_comm.cli.bench import calls
 from tests.processes import ROOT
 
 COMMAND = ["bench", "collectives", "--device", "cpu", "--max-bytes", "4096", "--calls", "2"]
@@ -26,9 +27,9 @@ def run(*more: str) -> str:
 def test_json_has_the_columns_of_nccl_tests_and_they_agree() -> None:
     found = json.loads(run("--json", "--ranks", "2"))
     assert found["host_us"] == {}
-    assert {each["op"] for each in found["timings"]} == set(collectives.PLACES)
+    assert {each["op"] for each in found["timings"]} == set(calls.PLACES)
     assert {(each["op"], each["place"]) for each in found["timings"]} == {
-        (op, place) for op, places in collectives.PLACES.items() for place in places
+        (op, place) for op, places in calls.PLACES.items() for place in places
     }
     for each in found["timings"]:
         assert each["mode"] == "eager"
@@ -53,8 +54,8 @@ def test_an_unknown_operation_is_a_usage_error(capsys: pytest.CaptureFixture[str
 
 
 def test_sizes_quadruple() -> None:
-    assert list(collectives.sizes(1024, 65_536)) == [1024, 4096, 16_384, 65_536]
-    assert list(collectives.sizes(5, 4)) == []
+    assert list(calls.sizes(1024, 65_536)) == [1024, 4096, 16_384, 65_536]
+    assert list(calls.sizes(5, 4)) == []
 
 
 def test_sharing_makes_every_rank_a_host(monkeypatch: pytest.MonkeyPatch) -> None:

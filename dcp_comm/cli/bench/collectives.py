@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from dcp_comm.cli import sharing
-from dcp_comm.cli.collectives import (
+from dcp_comm.cli.bench.calls import (
     PLACES,
     Body,
     Timing,
@@ -25,12 +25,11 @@ from dcp_comm.cli.collectives import (
     small_gather,
     time_call,
 )
+from dcp_comm.cli.bench.launched import backends, connect, own_gpu
 from dcp_comm.cli.options import UsageError, whole
 from dcp_comm.cli.relaunch import is_launched, relaunch
 from dcp_comm.cli.table import as_json, size, table
 from dcp_comm.communicator import Communicator
-from dcp_comm.launch import from_process_group, init
-from dcp_comm.registry import BUILT_IN, list_backends
 
 _RANKS = 2
 _ITSELF = "torch.distributed itself"
@@ -39,7 +38,6 @@ _ITSELF = "torch.distributed itself"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add = parser.add_argument
-    add("what", choices=("collectives",), help="what to time")
     add("--backends", metavar="NAMES", help="only these, by comma (default: all that work here)")
     add("--ops", metavar="NAMES", default=",".join(PLACES), help="only these, by comma")
     add("--min-bytes", type=whole(4), default=1 << 10, metavar="N", help="smallest (default 1 KiB)")
@@ -61,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.share_gpus:
         sharing.share_gpus()
     on_gpu = torch.cuda.is_available() and arguments.device != "cpu"
-    device = _device() if on_gpu else torch.device("cpu")
-    names = _backends(arguments.backends, device)
+    device = own_gpu() if on_gpu else torch.device("cpu")
+    names = backends(arguments.backends, device)
     dist.init_process_group("nccl" if on_gpu else "gloo")
     try:
         _measure(arguments, names, device)
@@ -76,7 +74,7 @@ def _measure(arguments: argparse.Namespace, names: list[str], device: torch.devi
     with ExitStack() as stack:
         comms = []
         for name in names:
-            comms.append(stack.enter_context(_connect(name, device)))
+            comms.append(stack.enter_context(connect(name, device)))
             comms[-1].prepare(arguments.max_bytes)
             timings += _timings(arguments, comms[-1])
         costs = enqueue_times(_gathers(comms)) if device.type == "cuda" else {}
@@ -85,34 +83,6 @@ def _measure(arguments: argparse.Namespace, names: list[str], device: torch.devi
         note = sharing.NOTE if arguments.share_gpus else ""
         show = _as_json if arguments.json else _text
         print(show(timings, costs, memory, note), flush=True)
-
-
-def _device() -> torch.device:
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
-
-
-def _backends(asked: str | None, device: torch.device) -> list[str]:
-    """The named ones, or all of ours that move this device's tensors and work here."""
-    if asked:
-        return asked.split(",")
-    return [
-        info.name
-        for info in list_backends()
-        if info.available
-        and info.name in BUILT_IN
-        and info.name != "fake"
-        and info.capabilities is not None
-        and device.type in info.capabilities.devices
-    ]
-
-
-def _connect(name: str, device: torch.device) -> Communicator:
-    """Ride on torch's group for "torch", so that both costs are of one communicator."""
-    if name == "torch":
-        return from_process_group(None, name, device)
-    return init(name, device, name=f"bench {name}")
 
 
 def _timings(arguments: argparse.Namespace, comm: Communicator) -> Iterator[Timing]:

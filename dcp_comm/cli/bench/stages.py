@@ -1,0 +1,214 @@
+"""The stages of a merge on one device, each by itself, on buffers of p ranks.
+
+A `Stage` makes `Work` from a `Batch`: its buffers are allocated once, its result is known before.
+Its bytes are those that it cannot avoid: every input that it needs read once, every output written
+once. What moves more has a smaller share of the copy bandwidth.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from dcp_comm.cli.bench import rows
+from dcp_comm.cli.bench.inputs import Part, Question
+from dcp_comm.cli.bench.work import Work
+from dcp_comm.kernels import torch_ops as ops
+from dcp_comm.topk.cost import SplitterShape, splitter_shape
+from dcp_comm.topk.keys import PAD, encode, ids_of
+from dcp_comm.topk.local import local_topk
+
+RowBytes = Callable[[Question], int]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The parts of all ranks on one device; stages do the first rank's work.
+
+    Attributes:
+        question: What is merged.
+        parts: What each rank holds of it.
+    """
+
+    question: Question
+    parts: list[Part]
+
+    @classmethod
+    def of(cls, question: Question) -> "Batch":
+        """Deal a question's rows."""
+        return cls(question, [question.part(rank) for rank in range(question.size)])
+
+    @property
+    def part(self) -> Part:
+        """The first rank's."""
+        return self.parts[0]
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """int64 (p, T, K), as the ids lie."""
+        return torch.stack([_keys(part) for part in self.parts])
+
+    @cached_property
+    def runs(self) -> Tensor:
+        """int64 (p, T, K), descending."""
+        return self.keys.sort(dim=2, descending=True).values
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage by one implementation.
+
+    Attributes:
+        name: What it does.
+        by: What it is made of.
+        prepare: Allocates, and returns the work.
+        row_bytes: Bytes that a row of the question must move.
+        ranks: Whether it is of use with several ranks alone.
+    """
+
+    name: str
+    by: str
+    prepare: Callable[[Batch], Work]
+    row_bytes: RowBytes
+    ranks: bool = False
+
+
+def _keys(part: Part) -> Tensor:
+    ids = part.ids.long()
+    scores = part.logits.gather(1, ids.clamp(min=0))
+    return encode(scores, part.shard.global_index(ids), mask_neg_inf=True)
+
+
+def _pack(batch: Batch) -> Work:
+    keys = torch.empty_like(batch.keys[0])
+    return Work(
+        "pack from logits",
+        lambda: keys.copy_(_keys(batch.part)),
+        [keys],
+        lambda: rows.differing(keys, batch.keys[0]),
+    )
+
+
+def _sort(batch: Batch) -> Work:
+    run, order = torch.empty_like(batch.keys[0]), torch.empty_like(batch.keys[0])
+    return Work(
+        "sort",
+        lambda: torch.sort(batch.keys[0], dim=1, descending=True, out=(run, order)),
+        [run],
+        lambda: rows.differing(run, batch.runs[0]),
+    )
+
+
+def _pack_sort(batch: Batch) -> Work:
+    run, part = torch.empty_like(batch.keys[0]), batch.part
+    columns = (part.logits, part.ids, None, part.lengths)
+    return Work(
+        "pack + sort",
+        lambda: ops.pack_logits(run, *columns, shard=part.shard, mask_neg_inf=True),
+        [run],
+        lambda: rows.differing(run, batch.runs[0]),
+    )
+
+
+def _select_unsorted(batch: Batch) -> Work:
+    ids, keys = torch.empty_like(batch.part.ids), batch.keys
+
+    def select() -> None:
+        best = keys.transpose(0, 1).flatten(1).topk(ids.shape[1], dim=1).values
+        ids.copy_(ids_of(best))
+
+    wanted = batch.question.winners
+    return Work("select unsorted lists", select, [ids], lambda: rows.differing(ids, wanted))
+
+
+def _select_sorted(batch: Batch) -> Work:
+    ids, runs, k = torch.empty_like(batch.part.ids), batch.runs, batch.question.k
+
+    def select() -> None:
+        ops.emit(ids, runs, ops.prefix_lengths(runs, k), by_position=False, shard=None)
+
+    wanted = batch.question.winners
+    return Work("select sorted runs + emit", select, [ids], lambda: rows.differing(ids, wanted))
+
+
+def _split(batch: Batch) -> Work:
+    """What strategy "splitter" does between its exchanges, whose results stay from before."""
+    shape, k = _shape(batch.question), batch.question.k
+    ids, runs, shard = torch.empty_like(batch.part.ids), batch.runs, batch.part.shard
+    size, count, _ = runs.shape
+    splitters = runs.new_empty(size, count, shape.splitters)
+    windows = runs.new_empty(size, count, shape.window)
+
+    def settle() -> tuple[Tensor, Tensor]:
+        settled = ops.prefix_lengths(splitters, shape.settled)
+        x = ops.threshold(splitters, settled, shape.settled)
+        return x, (settled * shape.block).masked_fill(x == PAD, k)
+
+    for rank in range(size):
+        ops.copy_splitters(splitters[rank], runs[rank], shape.block)
+    _, starts = settle()
+    for rank in range(size):
+        ops.copy_windows(windows[rank], runs[rank], starts[rank])
+
+    def split() -> None:
+        ops.copy_splitters(splitters[0], runs[0], shape.block)
+        x, starts = settle()
+        ops.copy_windows(windows[0], runs[0], starts[0])
+        opened = ops.prefix_lengths(windows, shape.window)
+        ops.certify(splitters, x.minimum(ops.threshold(windows, opened, shape.window)))
+        lengths = (starts[0] + opened[0]).minimum(ops.count_ge(runs[:1], PAD + 1))
+        ops.emit(ids, runs[:1], lengths, by_position=False, shard=shard)
+
+    wanted = batch.question.own(0)
+    return Work("splitter searches + emit", split, [ids], lambda: rows.differing(ids, wanted))
+
+
+def _local(batch: Batch) -> Work:
+    return local_topk_work(batch.part.logits, batch.question.k)
+
+
+def local_topk_work(logits: Tensor, k: int) -> Work:
+    """Return the library's own top-K of whole rows (T, n)."""
+    kept: list[Tensor] = []
+    lengths = torch.full((len(logits),), logits.shape[1], dtype=torch.int32, device=logits.device)
+
+    def local() -> None:
+        kept[:] = local_topk(logits, k, lengths=lengths)
+
+    wanted = rows.winners(logits, k)
+    return Work("local top-K", local, [], lambda: rows.differing(kept[1], wanted))
+
+
+def _shape(question: Question) -> SplitterShape:
+    return splitter_shape(question.k, question.size)
+
+
+def _split_bytes(question: Question) -> int:
+    shape = _shape(question)
+    moved = shape.splitters + shape.window
+    return 8 * question.size * moved + 8 * question.k // question.size + 4 * question.k
+
+
+def local_row_bytes(question: Question) -> int:
+    """Bytes of a row's local top-K: logits in, scores and ids out."""
+    return 4 * -(-question.shape.length // question.size) + 8 * question.k
+
+
+STAGES = (
+    Stage("local top-K", "dcp_comm.local_topk", _local, local_row_bytes),
+    Stage("pack from logits", "torch ops", _pack, lambda q: 16 * q.k),
+    Stage("sort", "torch ops", _sort, lambda q: 16 * q.k),
+    Stage("pack + sort", "torch ops", _pack_sort, lambda q: 16 * q.k),
+    Stage(
+        "select unsorted lists",
+        "torch ops",
+        _select_unsorted,
+        lambda q: (8 * q.size + 4) * q.k,
+        ranks=True,
+    ),
+    Stage("select sorted runs + emit", "torch ops", _select_sorted, lambda q: 12 * q.k, ranks=True),
+    Stage("splitter searches + emit", "torch ops", _split, _split_bytes, ranks=True),
+)
+"""The library's."""
