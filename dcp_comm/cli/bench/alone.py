@@ -25,7 +25,7 @@ def run(wanted: Wanted, device: torch.device) -> Report:
     """Time everything that is wanted, in this process."""
     found = Report(machine.describe(device), {}, copy_gb_s(device))
     bench = _Bench(wanted, device, found)
-    cases = [(size, shape, kind) for size in wanted.sizes for shape, kind in wanted.questions()]
+    cases = list(wanted.batches())
     budget = Budget(wanted.seconds, len(cases), bench.clock)
     for size, shape, kind in cases:
         seconds = budget.next()
@@ -78,7 +78,8 @@ class _Bench:
 
         def merge(comm: Communicator) -> Callable[[], None]:
             part, count = batch.parts[comm.rank], question.shape.rows
-            route = ours(comm, question, part, name, output, chunk_rows=count)
+            order = self._wanted.order
+            route = ours(comm, question, part, name, output, order, chunk_rows=count)
             comm.ledger.reset()
             route.work.call()
             nbytes = 20 * question.k * count + comm.ledger.bytes_received

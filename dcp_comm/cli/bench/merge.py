@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from dcp_comm.cli import sharing
+from dcp_comm.cli import drawing, sharing
 from dcp_comm.cli.bench import alone, launched, pictures, ranks, wanted
 from dcp_comm.cli.bench.report import Report
 from dcp_comm.cli.options import UsageError, whole
@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         UsageError: The options cannot be served.
         WrongRows: Something is wrong; nothing is reported.
     """
+    _unless_writable(arguments)
     if arguments.ranks and not is_launched():
         return relaunch(arguments.argv, arguments.ranks)
     report = _launched(arguments) if is_launched() else _alone(arguments)
@@ -53,6 +54,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot:
         pictures.draw(arguments.plot, report)
     return 0
+
+
+def _unless_writable(arguments: argparse.Namespace) -> None:
+    """Refuse now what could not be written after minutes of measuring."""
+    if arguments.plot:
+        drawing.figure("bench merge", 1, 1)
+    for name in ("json", "plot"):
+        path = getattr(arguments, name)
+        if path and not Path(path).absolute().parent.is_dir():
+            raise UsageError(f"--{name}: {path} is in no folder that exists. Make it first")
 
 
 def _alone(arguments: argparse.Namespace) -> Report:

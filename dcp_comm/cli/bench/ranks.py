@@ -107,8 +107,9 @@ class _Bench:
         """Merge in turn with torch's own all-reduce, on one stream, and check the last result."""
         shape, kind = min(self._wanted.questions(), key=lambda each: each[0].rows)
         question = self._question(shape, kind)
-        output = self._wanted.outputs[-1]
-        route = routes.ours(self._comm, question, question.part(self._comm.rank), "auto", output)
+        output, order = self._wanted.outputs[-1], self._wanted.order
+        part = question.part(self._comm.rank)
+        route = routes.ours(self._comm, question, part, "auto", output, order)
         other = torch.ones(1024, device=self._comm.device)
         for _ in range(self._wanted.steps):
             route.work.call()
@@ -144,7 +145,7 @@ class _Bench:
             return routes.seed(self._comm, question, part, name)
         if name == routes.QUERY_SPLIT:
             return routes.query_split(self._comm, question)
-        return routes.ours(self._comm, question, part, name, output, pieces)
+        return routes.ours(self._comm, question, part, name, output, self._wanted.order, pieces)
 
     def _time(self, question: Question, route: Route, budget: Budget) -> None:
         """Time a route in every mode, after two calls that show what it moves and takes."""

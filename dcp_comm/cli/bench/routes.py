@@ -65,6 +65,7 @@ def ours(
     part: Part,
     name: str,
     output: str,
+    order: str,
     pieces: int = 1,
     chunk_rows: int | None = None,
 ) -> Route:
@@ -77,6 +78,7 @@ def ours(
         count,
         strategy=strategy,
         output=output,
+        order=order,
         chunk_rows=chunk_rows,
         options=MergeOptions(transport=transport),
     )
@@ -94,6 +96,7 @@ def ours(
         job.finish()
 
     wanted = question.winners if output == "global" else question.own(comm.rank)
+    wanted = rows.by_position(wanted) if order == "position" else wanted
 
     def wrong() -> int:
         every = wanted.repeat(pieces, 1)

@@ -49,6 +49,13 @@ def own(winners: Tensor, rank: int, size: int) -> Tensor:
     return torch.where(mine, winners // size, -1).gather(1, order)
 
 
+def by_position(winners: Tensor) -> Tensor:
+    """Return the same winners, ascending, -1 still behind them."""
+    last = torch.iinfo(winners.dtype).max
+    ascending = winners.masked_fill(winners < 0, last).sort(dim=1).values
+    return ascending.masked_fill(ascending == last, -1)
+
+
 def shuffled(winners: Tensor) -> Tensor:
     """Return each row in a random order, as a local kernel that sorts nothing may leave it."""
     mixed = torch.empty_like(winners)

@@ -49,9 +49,9 @@ class Timing:
 class Clock:
     """Times work that every rank does together; alone where there is no communicator.
 
-    On CUDA between two events behind a call that is not counted, so that neither the first launch
-    nor a late rank is. A sample is that of the slowest rank. Buffers stay where they are: what fits
-    the cache is read from there, as it is behind an exchange.
+    On CUDA between two events. Short work is timed behind a call that is not counted, so that
+    neither the first launch nor a late rank is. A sample is that of the slowest rank. Buffers stay
+    where they are: what fits the cache is read from there, as it is behind an exchange.
 
     Args:
         device: Where the work runs.
@@ -68,7 +68,9 @@ class Clock:
             once = self.slowest([self._sample(work, 1)])[0]
         calls = max(1, min(_MOST_CALLS, int(_SAMPLE_SECONDS / once)))
         count = max(_LEAST, int(min(WANTED, seconds / 2 / (once * (calls + 1)))))
-        samples = self.slowest([self._sample(work, calls) / calls for _ in range(count)])
+        first = once < _SAMPLE_SECONDS
+        samples = [self._sample(work, calls, first=first) / calls for _ in range(count)]
+        samples = self.slowest(samples)
         low, *_, high = quantiles(samples, n=10, method="inclusive")
         return Timing(median(samples) * 1e6, low * 1e6, high * 1e6, count, calls)
 
@@ -80,12 +82,13 @@ class Clock:
         self._comm.all_reduce(worst, "max")
         return [float(value) for value in worst.tolist()]
 
-    def _sample(self, work: Call, calls: int) -> float:
-        """Seconds of so many calls on this rank."""
+    def _sample(self, work: Call, calls: int, *, first: bool = False) -> float:
+        """Seconds of so many calls on this rank, behind one that is not counted if ``first``."""
         self._settle()
         if self._comm is not None:
             self._comm.barrier()
-        work()
+        if first:
+            work()
         if self._device.type != "cuda":
             started = time.perf_counter()
             _repeat(work, calls)

@@ -1,6 +1,7 @@
 """What is to be timed: options, and what each kind of device takes by default."""
 
 import argparse
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from dcp_comm.cli.bench.routes import OURS
 from dcp_comm.cli.bench.rows import KINDS, Shape
 from dcp_comm.cli.options import UsageError, whole
 from dcp_comm.planning import DECODE_ROWS, LOGITS, PREFILL_LENGTHS
+from dcp_comm.topk.options import ORDERS
 
 OUTPUTS = ("global", "local")
 DECODE_LENGTH = 1 << 17
@@ -17,6 +19,10 @@ DECODE_LENGTH = 1 << 17
 _CUDA = (
     *(Shape(rows, DECODE_LENGTH) for rows in DECODE_ROWS),
     *(Shape(min(8192, LOGITS // length), length) for length in PREFILL_LENGTHS),
+)
+_LOCAL = tuple(
+    Shape(rows, length)
+    for rows, length in ((1024, 1 << 17), (128, 1 << 18), (32, 1 << 18), (4, 1 << 18), (1, 1 << 18))
 )
 _CPU = (Shape(1, 2048), Shape(64, 2048), Shape(8, 16_384))
 _CUDA_K, _CPU_K = 2048, 256
@@ -32,7 +38,9 @@ class Wanted:
         kinds: Names of `rows.KINDS`.
         k: Winners a row.
         sizes: Numbers of ranks whose parts one device holds.
+        local: Rows and tokens of one rank, for its local top-K alone.
         outputs: Names of `OUTPUTS`.
+        order: A name of `dcp_comm.topk.options.ORDERS`.
         routes: Names of `routes.OURS`.
         only: Stages, baselines and routes whose name holds this text.
         seconds: For everything that is timed on rows.
@@ -46,7 +54,9 @@ class Wanted:
     kinds: tuple[str, ...]
     k: int
     sizes: tuple[int, ...]
+    local: tuple[Shape, ...]
     outputs: tuple[str, ...]
+    order: str
     routes: tuple[str, ...]
     only: str
     seconds: float
@@ -62,9 +72,13 @@ class Wanted:
 
     def questions(self) -> Iterator[tuple[Shape, str]]:
         """Yield every shape with every kind."""
-        for shape in self.shapes:
-            for kind in self.kinds:
-                yield shape, kind
+        yield from itertools.product(self.shapes, self.kinds)
+
+    def batches(self) -> Iterator[tuple[int, Shape, str]]:
+        """Yield what one device is to hold, the number of ranks first."""
+        yield from ((1, shape, kind) for shape, kind in itertools.product(self.local, self.kinds))
+        for size in self.sizes:
+            yield from ((size, shape, kind) for shape, kind in self.questions())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--k", type=whole(1, 4096), help=f"winners (default {_CUDA_K}; on CPU {_CPU_K})")
     add("--size", type=_sizes, default=(4,), metavar="P,...", help="ranks as a batch (default 4)")
     add("--outputs", type=_of(OUTPUTS), default=OUTPUTS, metavar="NAMES", help=one)
+    add("--order", choices=ORDERS, default=ORDERS[0], help="of the winners (default %(default)s)")
     add("--strategies", type=_of(tuple(OURS)), default=tuple(OURS), metavar="NAMES", help=one)
     add("--only", default="", metavar="TEXT", help="stages and routes whose name holds TEXT")
     add("--budget-seconds", type=whole(1), default=300, metavar="S", help="default %(default)s")
@@ -100,7 +115,9 @@ def wanted(arguments: argparse.Namespace, device: torch.device) -> Wanted:
         kinds=arguments.kinds,
         k=k,
         sizes=arguments.size,
+        local=_LOCAL if cuda and not arguments.shapes else (),
         outputs=arguments.outputs,
+        order=arguments.order,
         routes=arguments.strategies,
         only=arguments.only,
         seconds=arguments.budget_seconds,
