@@ -12,6 +12,7 @@ import pytest
 from dcp_comm.cli import main
 from dcp_comm.cli.bench import alone, baselines, routes, timing
 from dcp_comm.cli.bench.peers import without_peers
+from dcp_comm.cli.bench.report import QUERY_SPLIT
 from dcp_comm.cli.bench.rows import KINDS, Shape
 from dcp_comm.cli.bench.stages import STAGES, Batch, Stage
 from dcp_comm.cli.bench.timing import Clock
@@ -23,7 +24,7 @@ from dcp_comm.topk.cost import schemes, splitter_shape
 from tests.cli.bench_cases import CPU, question, small
 from tests.processes import ROOT
 
-EVERY = (*STAGES, *baselines.baselines())
+EVERY = (*STAGES, *baselines.baselines(CPU))
 TINY = ["bench", "merge", "--device", "cpu", "--k", "16", "--budget-seconds", "1"]
 
 
@@ -58,11 +59,11 @@ def test_a_broken_kernel_is_found(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_baselines_count_the_rows_where_ties_fell_otherwise() -> None:
     """On a plateau torch.topk may take any of the ties; where nothing ties it cannot."""
-    for stage in baselines.baselines():
+    for stage in baselines.baselines(CPU):
         work = stage.prepare(Batch.of(question("random")))
         work.call()
         assert work.inexact() == 0
-    select = next(each for each in baselines.baselines() if each.name == "seed: select")
+    select = next(each for each in baselines.baselines(CPU) if each.name == "seed: select")
     work = select.prepare(Batch.of(question("plateau", rows=50)))
     work.call()
     assert work.wrong() == 0
@@ -93,7 +94,7 @@ def test_our_routes_are_right_and_know_when_not(name: str, output: str) -> None:
     assert run_ranks(fn, asked.size) == [(0, 1, 1)] * asked.size
 
 
-@pytest.mark.parametrize("name", [*routes.SEED, routes.QUERY_SPLIT])
+@pytest.mark.parametrize("name", [*routes.SEED, QUERY_SPLIT])
 @pytest.mark.parametrize("rows", [1, 7])
 def test_the_rivals_are_right_and_known_when_not(
     name: str, rows: int, monkeypatch: pytest.MonkeyPatch
@@ -102,7 +103,7 @@ def test_the_rivals_are_right_and_known_when_not(
     asked = question(rows=rows)
 
     def fn(comm: Communicator) -> tuple[int, int]:
-        if name == routes.QUERY_SPLIT:
+        if name == QUERY_SPLIT:
             route = routes.query_split(comm, asked)
         else:
             route = routes.seed(comm, asked, asked.part(comm.rank), name)

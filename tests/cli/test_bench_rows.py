@@ -63,16 +63,16 @@ def test_a_plateau_ties_at_the_last_winner_and_skewed_rows_have_few_huge_scores(
 
 
 def test_rows_are_compared_by_their_scores_and_nothing_else_passes() -> None:
-    scores = torch.tensor([[3.0, 1.0, 2.0, 1.0, 0.0]] * 6)
-    wanted = torch.tensor([[0, 2, 1]] * 6, dtype=torch.int32)
+    scores = torch.tensor([[3.0, 1.0, 2.0, 0.0, 1.0, 1.0, 2.5]] * 6)
+    wanted = torch.tensor([[0, 6, 2, 1, 4]] * 6, dtype=torch.int32)
     found = torch.tensor(
         [
-            [0, 2, 1],
-            [3, 0, 2],  # the other of two equal ones, in another order
-            [0, 2, 2],  # twice
-            [0, 2, 4],  # a smaller score
-            [0, 2, -1],
-            [0, 2, 5],
+            [0, 6, 2, 1, 4],
+            [5, 0, 6, 2, 4],  # another of three equal ones, in another order
+            [0, 6, 2, 1, 1],  # one of them twice
+            [0, 6, 2, 1, 3],  # a smaller score
+            [-1, 6, 2, 1, 4],
+            [0, 7, 2, 1, 4],
         ],
         dtype=torch.int32,
     )

@@ -53,7 +53,9 @@ class _Bench:
 
     def time_all(self, batch: Batch, seconds: float) -> None:
         """Time what is of use with so many ranks."""
-        stages = [each for each in (*STAGES, *baselines()) if self._is_wanted(batch, each)]
+        stages = [
+            each for each in (*STAGES, *baselines(self._device)) if self._is_wanted(batch, each)
+        ]
         wholes = list(self._wholes()) if batch.question.size > 1 else []
         budget = Budget(seconds, len(stages) + len(wholes), self.clock)
         for stage in stages:

@@ -16,8 +16,8 @@ from dcp_comm.cli.bench.stages import Batch, RowBytes, Stage, local_row_bytes
 from dcp_comm.cli.bench.work import Work
 
 
-def baselines() -> tuple[Stage, ...]:
-    """Return the seed's route by steps and whole, and other local top-K, as far as installed."""
+def baselines(device: torch.device) -> tuple[Stage, ...]:
+    """Return the seed's route by steps and whole, and other local top-K that can run there."""
     chunked, unchunked = (partial(_whole, chunk_rows=each) for each in (CHUNK_ROWS, None))
     found = [
         _step("pack", "torch.gather", _pack, lambda q: 16 * q.k),
@@ -27,7 +27,7 @@ def baselines() -> tuple[Stage, ...]:
         _step("local part, unchunked", "torch", unchunked, _whole_bytes),
         Stage("local top-K", "torch.topk", _torch_topk, local_row_bytes),
     ]
-    if find_spec("flashinfer"):
+    if device.type == "cuda" and find_spec("flashinfer"):
         found.append(Stage("local top-K", "flashinfer.top_k", _flashinfer, local_row_bytes))
     return tuple(found)
 

@@ -15,7 +15,7 @@ from dcp_comm.cli.bench import machine, routes
 from dcp_comm.cli.bench.calls import sizes, time_call
 from dcp_comm.cli.bench.inputs import Part, Question
 from dcp_comm.cli.bench.launched import connect
-from dcp_comm.cli.bench.report import MergeTime, Report, StageTime, Subject
+from dcp_comm.cli.bench.report import LOCAL, QUERY_SPLIT, MergeTime, Report, StageTime, Subject
 from dcp_comm.cli.bench.routes import Route
 from dcp_comm.cli.bench.rows import Shape
 from dcp_comm.cli.bench.stages import local_topk_work
@@ -136,14 +136,14 @@ class _Bench:
                     yield name, output, 1
                     if name == "auto" and wanted.pieces(shape) > 1:
                         yield name, output, wanted.pieces(shape)
-        for name in (*routes.SEED, routes.QUERY_SPLIT):
+        for name in (*routes.SEED, QUERY_SPLIT):
             if wanted.only in name:
                 yield name, "global", 1
 
     def _route(self, question: Question, part: Part, name: str, output: str, pieces: int) -> Route:
         if name in routes.SEED:
             return routes.seed(self._comm, question, part, name)
-        if name == routes.QUERY_SPLIT:
+        if name == QUERY_SPLIT:
             return routes.query_split(self._comm, question)
         return routes.ours(self._comm, question, part, name, output, self._wanted.order, pieces)
 
@@ -181,11 +181,8 @@ class _Bench:
         share = -(-rows // comm.size)
         own = question.scores[:, comm.rank :: comm.size].contiguous()
         mode = _modes(comm)[-1]
-        for name, scores in (
-            ("own tokens", own),
-            ("split rows", question.scores[comm.rank * share :][:share]),
-            ("every row", question.scores),
-        ):
+        split = question.scores[comm.rank * share :][:share]
+        for name, scores in zip(LOCAL, (own, split, question.scores), strict=True):
             work = local_topk_work(scores, question.k)
             timing = self._timed(work, mode, Budget(_LOCAL_SECONDS, 1, self._clock))
             if timing is not None:
@@ -193,7 +190,7 @@ class _Bench:
                 share_of_copy = nbytes / timing.us / 1e3 / self._found.copy_gb_s
                 self._found.stages.append(
                     StageTime(
-                        f"local top-K of {name}",
+                        name,
                         "dcp_comm.local_topk",
                         mode,
                         Subject.of(question),

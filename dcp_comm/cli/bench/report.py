@@ -1,5 +1,6 @@
 """What ``bench merge`` found, as fields for JSON and as tables."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -42,6 +43,9 @@ class Subject:
         return f"{self.rows:,}", f"{self.length:,}", f"{self.ranks}", self.kind
 
 
+QUERY_SPLIT = "query split"
+LOCAL = tuple(f"local top-K of {of}" for of in ("own tokens", "split rows", "every row"))
+"""What goes with each route: ours, the rows split, the keys replicated."""
 CELLS = ("rows", "context", "ranks", "scores")
 
 
@@ -152,6 +156,7 @@ class Report:
             yield _stages(self.stages)
         if self.merges:
             yield _merges(self.merges)
+            yield _rivals(self.stages, self.merges)
         if self.interleaved:
             yield f"{self.interleaved:,} merges in turn with torch's own all-reduce came through"
         yield "\n".join(("left out:", *self.left_out)) if self.left_out else "nothing left out"
@@ -194,6 +199,31 @@ def _merges(merges: list[MergeTime]) -> str:
         )
     units = ("us", "p10", "p90", "n", "seed / it", "received", "scratch", "beside it")
     return table((*CELLS, "route", "output", "mode", *units), lines, left=7)
+
+
+def _rivals(stages: list[StageTime], merges: list[MergeTime]) -> str:
+    """From logits to winners: by the best strategy for each output, and by the rivals.
+
+    Scoring is not in it: the rival that replicates the index keys scores p times as many tokens.
+    """
+    local = {(each.subject, each.mode, each.stage): each.timing.us for each in stages}
+    best: dict[tuple[Subject, str, str], float] = {}
+    for each in merges:
+        if each.pieces == 1 and (each.why or each.route == QUERY_SPLIT):
+            key = each.subject, each.mode, each.output if each.why else QUERY_SPLIT
+            best[key] = min(each.timing.us, best.get(key, math.inf))
+    lines = []
+    for place in dict.fromkeys((each.subject, each.mode) for each in stages):
+        own, split, every = (local.get((*place, name), math.nan) for name in LOCAL)
+        merged = (best.get((*place, name), math.nan) for name in ("local", "global", QUERY_SPLIT))
+        alone = (own, own, split)
+        times = (*(us + more for us, more in zip(alone, merged, strict=True)), every)
+        lines.append((*place[0].cells, place[1], *(f"{us:.1f}" for us in times)))
+    header = (*CELLS, "mode", "ours, local", "ours, global", "query split", "replicated keys")
+    head = (
+        "From logits to winners, us; without scoring, which replicated keys multiply by the ranks"
+    )
+    return f"{head}\n{table(header, lines, left=5)}"
 
 
 def _place(each: MergeTime) -> tuple[object, ...]:

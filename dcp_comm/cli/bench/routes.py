@@ -7,6 +7,7 @@ import torch
 from dcp_comm.cli.bench import rows
 from dcp_comm.cli.bench.baselines import checked
 from dcp_comm.cli.bench.inputs import Part, Question
+from dcp_comm.cli.bench.report import QUERY_SPLIT
 from dcp_comm.cli.bench.seed import CHUNK_ROWS, SeedRoute
 from dcp_comm.cli.bench.work import Work
 from dcp_comm.communicator import Communicator
@@ -28,7 +29,6 @@ OURS: dict[str, tuple[str, str | None]] = {
 """Strategy and transport by the name that the model of costs has for them."""
 
 SEED = {f"seed, {CHUNK_ROWS}-row chunks": CHUNK_ROWS, "seed, unchunked": None}
-QUERY_SPLIT = "query split"
 
 
 @dataclass(frozen=True)
