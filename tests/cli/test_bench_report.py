@@ -50,3 +50,4 @@ def test_merges_are_compared_with_the_seeds_route_of_the_same_place() -> None:
     assert ratios == ["1.00", "2.00", "5.00"]
     assert " x " not in lines[4]
     assert "auto, 4 pieces" in lines[3]
+    assert "4 of 4 timings have fewer than 30 samples\n\nnothing left out" in found.text()

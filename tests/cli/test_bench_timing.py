@@ -17,7 +17,7 @@ def test_a_timing_has_as_many_samples_as_the_time_allows() -> None:
     calls: list[int] = []
     found = Clock(CPU).time(lambda: calls.append(0), float("inf"))
     assert found.samples == WANTED
-    assert found.calls == timing._MOST_CALLS
+    assert 1 <= found.calls <= timing._MOST_CALLS
     assert 0 < found.low <= found.us <= found.high
     assert len(calls) > WANTED * found.calls
     assert Clock(CPU).time(lambda: None, 0).samples == timing._LEAST

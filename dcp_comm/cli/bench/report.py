@@ -7,7 +7,7 @@ from typing import Any
 
 from dcp_comm.cli.bench import calls
 from dcp_comm.cli.bench.inputs import Question
-from dcp_comm.cli.bench.timing import Timing
+from dcp_comm.cli.bench.timing import WANTED, Timing
 from dcp_comm.cli.table import size, table
 
 SCHEMA = 1
@@ -159,6 +159,10 @@ class Report:
             yield _rivals(self.stages, self.merges)
         if self.interleaved:
             yield f"{self.interleaved:,} merges in turn with torch's own all-reduce came through"
+        samples = [each.timing.samples for each in self.stages]
+        samples += [each.timing.samples for each in self.merges]
+        few = sum(count < WANTED for count in samples)
+        yield f"{few} of {len(samples)} timings have fewer than {WANTED} samples"
         yield "\n".join(("left out:", *self.left_out)) if self.left_out else "nothing left out"
 
 
