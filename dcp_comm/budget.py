@@ -17,10 +17,10 @@ from dcp_comm.indexer import IndexerLimits
 from dcp_comm.indexer.decode import Decode
 from dcp_comm.indexer.path import Path
 from dcp_comm.indexer.prefill import Prefill
+from dcp_comm.kernels.lemma import splitter_shape
 from dcp_comm.models import INDEX_KEY_BYTES, Model
 from dcp_comm.planning import free_bytes, model_of
 from dcp_comm.specs import BufferSpec, layout
-from dcp_comm.kernels.lemma import splitter_shape
 from dcp_comm.topk.cost import KEY_BYTES, Scheme, schemes
 
 ATTENTION_ROWS = 1024

@@ -9,7 +9,8 @@ import pytest
 from dcp_comm.cli import main
 from dcp_comm.cli.bench import fit
 from dcp_comm.cli.bench.fit import behind, fit_device, fit_line, fit_links
-from dcp_comm.topk.cost import Device, Link, schemes, splitter_shape
+from dcp_comm.kernels.lemma import splitter_shape
+from dcp_comm.topk.cost import Device, Link, schemes
 
 K, RANKS = 2048, 4
 LINK = Link("pynccl graph", 9.0, 250_000.0)

@@ -19,8 +19,9 @@ from dcp_comm.cli.bench.timing import Clock
 from dcp_comm.cli.bench.work import WrongRows, measure
 from dcp_comm.communicator import Communicator
 from dcp_comm.kernels import torch_ops
+from dcp_comm.kernels.lemma import splitter_shape
 from dcp_comm.testing import run_ranks
-from dcp_comm.topk.cost import schemes, splitter_shape
+from dcp_comm.topk.cost import schemes
 from tests.cli.bench_cases import CPU, question, small
 from tests.processes import ROOT
 

@@ -18,7 +18,8 @@ from typing import Any
 from dcp_comm.cli.bench.report import SCHEMA
 from dcp_comm.cli.options import UsageError
 from dcp_comm.cli.table import table
-from dcp_comm.topk.cost import H200, Device, Link, Scheme, schemes, splitter_shape
+from dcp_comm.kernels.lemma import splitter_shape
+from dcp_comm.topk.cost import H200, Device, Link, Scheme, schemes
 
 TOLERANCE = 1.10
 SORT, SELECT = "pack + sort", "select sorted runs + emit"

@@ -11,7 +11,7 @@ from dcp_comm.cli.bench.report import QUERY_SPLIT
 from dcp_comm.cli.bench.seed import CHUNK_ROWS, SeedRoute
 from dcp_comm.cli.bench.work import Work
 from dcp_comm.communicator import Communicator
-from dcp_comm.planning import INDEX_KEY_BYTES
+from dcp_comm.models import INDEX_KEY_BYTES
 from dcp_comm.topk.choice import STRATEGIES
 from dcp_comm.topk.local import local_topk
 from dcp_comm.topk.merge import TopKMerge

@@ -16,7 +16,7 @@ from dcp_comm.cli.bench import rows
 from dcp_comm.cli.bench.inputs import Part, Question
 from dcp_comm.cli.bench.work import Work
 from dcp_comm.kernels import torch_ops as ops
-from dcp_comm.topk.cost import SplitterShape, splitter_shape
+from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
 from dcp_comm.topk.keys import PAD, encode, ids_of
 from dcp_comm.topk.local import local_topk
 
