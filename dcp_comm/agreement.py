@@ -71,10 +71,18 @@ def table(ranks: Sequence[Fields], names: Iterable[str]) -> str:
     return "\n".join("  " + line for line in lines)
 
 
-def fingerprint(sequence: int, text: str, count: int) -> bytes:
-    """Condense a call into `FINGERPRINT_BYTES`: its number, its words (cut), a count, a digest."""
+def fingerprint(sequence: int, text: str, count: int, epoch: str = "") -> bytes:
+    """Condense a call into `FINGERPRINT_BYTES`.
+
+    Args:
+        sequence: The call's number.
+        text: What it is and what for; cut, with a digest of all of it and of the epoch.
+        count: Of whatever the call is about.
+        epoch: The communicator's name, which tells one start of it from the next.
+    """
     words = text.encode(errors="replace")
-    digest = hashlib.blake2b(words, digest_size=8).digest()
+    whole = b"%s\0%s" % (epoch.encode(errors="replace"), words)
+    digest = hashlib.blake2b(whole, digest_size=8).digest()
     return _FINGERPRINT.pack(_MAGIC, sequence % 2**32, digest, words[:40], count)
 
 

@@ -7,9 +7,8 @@ stays dead, every wait bounded, everything counted.
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 
 import torch
 
@@ -19,17 +18,18 @@ from dcp_comm.contract import Call, Place
 from dcp_comm.control import Control
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import (
-    CommArgumentError,
     CommClosed,
     CommTimeout,
     CommUsageError,
     DcpCommError,
 )
+from dcp_comm.guards import Turn, Waiting, is_refusal
+from dcp_comm.header import Headers
 from dcp_comm.latch import Latch
 from dcp_comm.ledger import Ledger
 from dcp_comm.settings import Settings
 from dcp_comm.streams import Streams
-from dcp_comm.tracing import span
+from dcp_comm.witness import Witness, in_purpose
 
 _logger = logging.getLogger("dcp_comm")
 
@@ -55,13 +55,16 @@ class Channel:
         self.ledger = Ledger(backend.size)
         self.latch = Latch()
         self._check_level = settings.check_level(backend.device.type)
-        self._name, self.ranges = name, settings.ranges
+        self._name, self.ranges, self.debug = name, settings.ranges, settings.debug
+        self.witness = Witness(name, self.place, timeout, control.roll, settings.trace_dir)
         self._lock, self.busy, self._pid = threading.RLock(), "", os.getpid()
-        self._sequence, self._closed = 0, False
+        self._unclosed = threading.Lock()
         on_gpu = backend.device.type == "cuda"
         self.streams = Streams(backend.device) if on_gpu else None
+        heads = on_gpu and backend.size > 1 and self._check_level >= MERGE_LEVEL
+        self._headers = Headers(self.place, self._send_header) if heads else None
 
-    def turn(self, what: str) -> "_Turn":
+    def turn(self, what: str) -> Turn:
         """Hold the communicator for one thread; refuse what cannot be answered any more.
 
         Raises:
@@ -69,7 +72,7 @@ class Channel:
                 a fork of the one that made the communicator.
             DcpCommError: The first cause, if the communicator is dead.
         """
-        return _Turn(self, what)
+        return Turn(self, what)
 
     def issue(self, calls: Sequence[Call], stream: torch.cuda.Stream | None) -> None:
         """Issue checked calls as one launch, and count them."""
@@ -79,20 +82,42 @@ class Channel:
                 self.compare("; ".join(shared), len(shared))
         moving = [call for call in calls if not call.empty]
         if moving:
-            with self._waiting(_names(moving)) as deadline:
-                if self.streams is not None and stream is not None:
-                    self.streams.enter(stream)
-                self.backend.issue(moving, stream, deadline)
-                # Not every rank takes part in sends and receives, and all must count alike.
-                self._sequence += moving[0].collective or any(call.collective for call in moving)
+            # Not every rank takes part in sends and receives, and all must count alike.
+            counts = moving[0].collective or any(call.collective for call in moving)
+            self.witness.step += counts
+            self._launch(moving, stream, counts)
         for call in calls:
             self.ledger.count(call)
 
+    def announce(self, purpose: str, fields: Mapping[str, object]) -> None:
+        """Have every rank confirm that it is about to do the same, as far as that is asked for.
+
+        On CUDA a header says so on the current stream, and `check` tells what came of it.
+
+        Raises:
+            CommMismatch: On every rank, with a line a rank.
+        """
+        compares = self.checks(MERGE_LEVEL)
+        if not compares and self._headers is None:
+            return
+        text = " ".join([purpose, *(f"{name}={value}" for name, value in fields.items())])
+        number = next((each for each in fields.values() if isinstance(each, int)), 0)
+        if self._headers is not None:
+            self._headers.check()
+            captured = torch.cuda.is_current_stream_capturing()
+            self._headers.exchange(self.witness.number, f"{text} captured={captured}", number)
+        if compares:
+            self.compare(text, number)
+
     def checks(self, level: int) -> bool:
-        """Whether calls of this level are compared now; never while a graph is being captured."""
-        if self._check_level < level:
-            return False
-        return self.place.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
+        """Whether calls of this level are compared over the control plane now.
+
+        On CUDA that is so at the highest level alone, and never while a graph is being captured.
+        """
+        if self.place.device.type != "cuda":
+            return self._check_level >= level
+        every = self._check_level >= EVERY_CALL_LEVEL
+        return every and not torch.cuda.is_current_stream_capturing()
 
     def compare(self, text: str, count: int) -> None:
         """Have every rank confirm that it is making the same call.
@@ -100,8 +125,11 @@ class Channel:
         Raises:
             CommMismatch: On every rank, with a line a rank.
         """
+        witness = self.witness
         with self._waiting(text) as deadline:
-            agreement.compare_fingerprints(self._exchange(self._frame(text, count), deadline))
+            words = in_purpose(text, witness.purpose, witness.step)
+            mine = agreement.fingerprint(witness.number, words, count, epoch=self._name)
+            agreement.compare_fingerprints(self._exchange(mine, deadline))
 
     def consult(self, text: str, record: bytes) -> list[bytes]:
         """All-gather one record a rank, after all confirmed that they are doing the same."""
@@ -117,7 +145,7 @@ class Channel:
         """
         if self.place.device.type != "cuda":
             return
-        with self._waiting(what) as deadline:
+        with self._waiting(what, counts=False) as deadline:
             done = torch.cuda.current_stream(self.place.device).record_event()
             if not deadline.poll(done.query):
                 raise CommTimeout(f"{what}: not finished on the GPU within {self.timeout:g} s")
@@ -128,10 +156,13 @@ class Channel:
         self.latch.check()
         with self.failing("check"):
             self.backend.check()
+            if self._headers is not None:
+                self._headers.check()
 
     def kill(self, cause: BaseException) -> None:
         """Latch dead and let go of peers, so that they do not wait for this rank."""
-        self.latch.fail(cause)
+        if self.latch.fail(cause):
+            self.witness.tell(cause)
         try:
             self.backend.abort()
         except Exception as error:
@@ -141,9 +172,8 @@ class Channel:
 
     def close(self, timeout: float) -> None:
         """Latch closed and release everything, within ``timeout`` seconds; once is enough."""
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid or not self._unclosed.acquire(blocking=False):
             return
-        self._closed = True
         self.latch.fail(CommClosed(f"communicator {self._name!r} was closed ({self.place})"))
         try:
             self.backend.close(Deadline(timeout))
@@ -152,17 +182,26 @@ class Channel:
         finally:
             self.control.close()
 
-    def _frame(self, text: str, count: int) -> bytes:
-        self._sequence += 1
-        return agreement.fingerprint(self._sequence, text, count)
+    def _launch(
+        self, calls: Sequence[Call], stream: torch.cuda.Stream | None, counts: bool
+    ) -> None:
+        with self._waiting(_names(calls), calls, counts=counts) as deadline:
+            if self.streams is not None and stream is not None:
+                self.streams.enter(stream)
+            self.backend.issue(calls, stream, deadline)
+
+    def _send_header(self, call: Call) -> None:
+        stream = None if self.streams is None else self.streams.current()
+        self._launch([call], stream, counts=True)
+        self.ledger.count_control(call.nbytes)
 
     def _exchange(self, record: bytes, deadline: Deadline) -> list[bytes]:
         records = self.control.exchange(record, deadline)
         self.ledger.count_control(len(record))
         return records
 
-    def _waiting(self, what: str) -> "_Waiting":
-        return _Waiting(self, what)
+    def _waiting(self, what: str, calls: Sequence[Call] = (), *, counts: bool = True) -> Waiting:
+        return Waiting(self, what, calls, counts)
 
     @contextmanager
     def failing(self, what: str) -> Iterator[None]:
@@ -173,17 +212,18 @@ class Channel:
             self.react(what, error)
             raise
 
-    def react(self, what: str, error: BaseException) -> None:
+    def react(self, what: str, error: BaseException, account: str = "") -> None:
         """Latch dead unless the call was refused before anything was sent; word what is ours.
 
         Raises:
             DcpCommError: The first cause, or this error with the rank and the communicator's name.
         """
-        if isinstance(error, (CommArgumentError, CommUsageError)) or error is self.latch.cause:
+        if is_refusal(error) or error is self.latch.cause:
             return
         if isinstance(error, DcpCommError):
             self.latch.check()
-            worded = type(error)(f"{error} ({self.place}, communicator {self._name!r})")
+            told = f" ({account})" if account else ""
+            worded = type(error)(f"{error}{told} ({self.place}, communicator {self._name!r})")
             self.kill(worded)
             raise worded from error
         self.kill(CommClosed(f"{what}: ended by {error!r} ({self.place})"))
@@ -213,49 +253,3 @@ def _names(calls: Sequence[Call]) -> str:
     if len(calls) == 1:
         return calls[0].op
     return " + ".join(dict.fromkeys(call.op for call in calls))
-
-
-class _Turn:
-    """What `Channel.turn` returns; a class, because a generator costs more than the rest of it."""
-
-    __slots__ = ("_channel", "_what")
-
-    def __init__(self, channel: Channel, what: str) -> None:
-        self._channel, self._what = channel, what
-
-    def __enter__(self) -> None:
-        self._channel.enter(self._what)
-
-    def __exit__(self, *_: object) -> None:
-        self._channel.leave()
-
-
-class _Waiting:
-    """Around whatever may wait for peers: a deadline, a profiler range, a latch for failures."""
-
-    __slots__ = ("_channel", "_span", "_what")
-
-    def __init__(self, channel: Channel, what: str) -> None:
-        self._channel, self._what = channel, what
-
-    def __enter__(self) -> Deadline:
-        channel = self._channel
-        channel.busy = self._what
-        if channel.ranges:
-            cuda = channel.place.device.type == "cuda"
-            self._span = span(self._what, cuda=cuda)
-            self._span.__enter__()
-        return Deadline(channel.timeout, channel.latch)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        channel = self._channel
-        channel.busy = ""
-        if channel.ranges:
-            self._span.__exit__(None, None, None)
-        if error is not None:
-            channel.react(self._what, error)

@@ -104,12 +104,20 @@ class Communicator(Operations):
         lines = [f"{self!r}", f"library   {self._library or '-'}"]
         for stage, nbytes in self.footprint.by_stage.items():
             lines.append(f"{stage:<9} {nbytes / 2**20:,.1f} MiB of {self.device}")
+        last = self._channel.witness.recorder.last
+        if last is not None:
+            lines.append(f"last call {last.number}: {last.op}, {last.state}")
         return "\n".join(lines)
 
     @property
     def where(self) -> str:
         """``rank r of w, backend b``, as errors word it."""
         return str(self._channel.place)
+
+    @property
+    def debug(self) -> bool:
+        """Whether ``DCP_COMM_DEBUG`` asks to overwrite what nobody may read any more."""
+        return self._channel.debug
 
     @property
     def ledger(self) -> Ledger:
@@ -144,16 +152,37 @@ class Communicator(Operations):
             return ranks
 
     def announce(self, purpose: str, **fields: object) -> None:
-        """Compare a fingerprint of what comes next, if ``DCP_COMM_CHECK`` asks for it.
+        """Say what the next calls are for; compare that, if ``DCP_COMM_CHECK`` asks for it.
+
+        Until `conclude` or the next announcement it stands in comparisons, errors and traces. On
+        CUDA the comparison runs on the current stream, and `check` or the next one tells of it.
 
         Raises:
             CommMismatch: On every rank, with a line a rank.
         """
         with self._channel.turn(purpose):
             self._refuse_inside_group(purpose)
-            if self._channel.checks(MERGE_LEVEL):
-                words = " ".join(f"{name}={value}" for name, value in fields.items())
-                self._channel.compare(f"{purpose} {words}", len(fields))
+            self._channel.witness.enter("")
+            with self._channel.failing(purpose):
+                self._channel.announce(purpose, fields)
+            self._channel.witness.enter(purpose)
+
+    def conclude(self) -> None:
+        """Compare that all ranks made as many calls as this one since `announce`.
+
+        Only then is what they brought known to belong together: a rank that leaves out one of
+        several equal calls takes the next one's data for it, and ends without an error.
+
+        Raises:
+            CommMismatch: On every rank that gets here, naming both sides.
+            CommTimeout: A rank did not get here, but waits in another call or nowhere.
+        """
+        witness = self._channel.witness
+        with self._channel.turn("conclude"):
+            self._refuse_inside_group("conclude")
+            if witness.purpose and self._channel.checks(MERGE_LEVEL):
+                self._channel.compare("end", witness.step)
+            witness.enter("")
 
     def split(self, color: int | None, key: int = 0) -> "Communicator | None":
         """Make a communicator of the ranks that give the same color; every rank calls it.

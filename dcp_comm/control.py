@@ -14,10 +14,17 @@ from dcp_comm import gloo
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import CommClosed
 from dcp_comm.rendezvous import Rendezvous
+from dcp_comm.roll import Roll
 
 
 class Control(ABC):
-    """All-gather of one record a rank, in rank order; records of one exchange have one length."""
+    """All-gather of one record a rank, in rank order; records of one exchange have one length.
+
+    Attributes:
+        roll: Where ranks that wait or fail leave word; None where peers need none to be named.
+    """
+
+    roll: Roll | None = None
 
     @classmethod
     @abstractmethod
@@ -65,14 +72,14 @@ class SoloControl(Control):
 class GlooControl(Control):
     """Records over a gloo group of their own: a dead peer shows at once, sizes never differ."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, roll: Roll) -> None:
         self._group: dist.ProcessGroup | None = group
-        self._size = group.size()
+        self._size, self.roll = group.size(), roll
 
     @classmethod
     def connect(cls, rendezvous: Rendezvous) -> Self:
         """Connect a group of its own over the rendezvous' store."""
-        return cls(gloo.connect(rendezvous, "control"))
+        return cls(gloo.connect(rendezvous, "control"), Roll.at(rendezvous, "calls"))
 
     def exchange(self, record: bytes, deadline: Deadline) -> list[bytes]:
         """All-gather over gloo, waiting by polls."""

@@ -17,6 +17,8 @@ _SPIN_SECONDS = 200e-6
 _LONGEST_NAP = 2e-3
 _LONGEST_NATIVE_WAIT = 86_400.0
 _LAST_SECONDS = 1.5
+_PATIENCE_SECONDS = 0.3
+_PATIENT_SHARE = 0.125
 
 T = TypeVar("T")
 
@@ -79,12 +81,24 @@ class Deadline:
         timeout: Seconds from now, already validated by `seconds`.
         latch: Where given, a wait also ends with the latched error as soon as one is set, so that
             `close` and `abort` from another thread wake the waiter.
+        late: Where given, called by a wait that has lasted for `patience`, and again each time that
+            it has lasted twice as long; what it raises ends the wait.
     """
 
-    def __init__(self, timeout: float, latch: Latch | None = None) -> None:
+    def __init__(
+        self,
+        timeout: float,
+        latch: Latch | None = None,
+        late: Callable[[], None] | None = None,
+    ) -> None:
         self.timeout = timeout
         self._end = time.monotonic() + timeout
-        self._latch = latch
+        self._latch, self._late = latch, late
+
+    @property
+    def patience(self) -> float:
+        """Seconds of waiting that are nothing out of the ordinary."""
+        return min(_PATIENCE_SECONDS, self.timeout * _PATIENT_SHARE)
 
     def remaining(self) -> float:
         """Seconds left, never negative."""
@@ -109,13 +123,16 @@ class Deadline:
         Spins briefly, then naps: an application's signal handler runs between two naps.
         """
         started = time.monotonic()
-        nap = 20e-6
+        nap, late_after = 20e-6, self.patience
         while not done():
             self.interrupt()
             now = time.monotonic()
             if now >= self._end:
                 return False
-            if now - started > _SPIN_SECONDS:
+            if self._late is not None and now - started > late_after:
+                late_after *= 2
+                self._late()
+            elif now - started > _SPIN_SECONDS:
                 time.sleep(min(nap, self._end - now))
                 nap = min(nap * 1.5, _LONGEST_NAP)
             else:

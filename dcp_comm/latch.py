@@ -15,11 +15,13 @@ class Latch:
         """The first failure, or None while alive."""
         return self._cause
 
-    def fail(self, cause: BaseException) -> None:
-        """Latch dead with ``cause`` unless an earlier cause stands."""
+    def fail(self, cause: BaseException) -> bool:
+        """Latch dead with ``cause`` and return True, unless an earlier cause stands."""
         with self._lock:
-            if self._cause is None:
+            first = self._cause is None
+            if first:
                 self._cause = cause
+        return first
 
     def check(self) -> None:
         """Raise the first cause again, as a new error of its type, if there is one."""

@@ -23,6 +23,24 @@ def own_process() -> str:
     return f"{system}/{os.getpid()}"
 
 
+def ended_ranks(names: Sequence[str], rank: int) -> set[int]:
+    """Return the other ranks whose processes have ended, as far as they ran on this system.
+
+    Args:
+        names: As `Processes` takes them; empty if they are not known.
+        rank: This rank.
+    """
+    here = own_process().rpartition("/")[0]
+    ended = set()
+    for other, name in enumerate(names):
+        system, _, number = name.rpartition("/")
+        if other != rank and system and system == here and number.isdecimal():
+            with contextlib.suppress(AttributeError, OverflowError):
+                if _has_ended(int(number)):
+                    ended.add(other)
+    return ended
+
+
 class Processes:
     """The processes of a communicator's ranks, as far as they run on this system.
 
@@ -60,3 +78,18 @@ class Processes:
             descriptor = os.pidfd_open(process)
             self._ranks[descriptor] = rank
             self._poll.register(descriptor, select.POLLIN)
+
+
+def _has_ended(process: int) -> bool:
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(0))
+    finally:
+        os.close(descriptor)

@@ -17,6 +17,10 @@ class Settings:
     Attributes:
         check: ``DCP_COMM_CHECK``: ``0`` no fingerprints, ``merge`` one a merge, ``all`` one a call;
             empty means ``merge`` on CPU and ``0`` on CUDA.
+        debug: ``DCP_COMM_DEBUG=1``: overwrite what nobody may read any more: outputs of calls that
+            failed, results of merges that failed, scratch before every merge.
+        trace_dir: ``DCP_COMM_TRACE_DIR``: a folder; a communicator that dies writes the last calls
+            of its process there, for ``dcp-comm trace``. Empty for nowhere.
         ranges: ``DCP_COMM_RANGES=1``: profiler ranges (record_function, NVTX on CUDA) around calls.
         nccl_library: ``DCP_COMM_NCCL_LIBRARY``: absolute path of the libnccl to load; empty for the
             one that torch brought, else an installed one.
@@ -28,6 +32,8 @@ class Settings:
     """
 
     check: str = ""
+    debug: bool = False
+    trace_dir: str = ""
     ranges: bool = False
     nccl_library: str = ""
     two_nccl: bool = False
@@ -43,6 +49,8 @@ class Settings:
         """
         return cls(
             check=_choice(environment, "DCP_COMM_CHECK", CHECK_LEVELS),
+            debug=_choice(environment, "DCP_COMM_DEBUG", ("0", "1")) == "1",
+            trace_dir=environment.get("DCP_COMM_TRACE_DIR", ""),
             ranges=_choice(environment, "DCP_COMM_RANGES", ("0", "1")) == "1",
             nccl_library=environment.get("DCP_COMM_NCCL_LIBRARY", ""),
             two_nccl=_choice(environment, "DCP_COMM_TWO_NCCL", ("0", "1")) == "1",

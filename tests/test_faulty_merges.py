@@ -68,16 +68,20 @@ def test_a_chunk_that_is_another_on_one_rank_is_a_mismatch(
     assert plan.seen == plan.armed
 
 
-def test_a_chunk_that_one_rank_leaves_out_fails_the_others(level: str) -> None:
-    """The early ``continue`` of one rank in its loop over chunks."""
-    plan = FaultPlan(Drop(1, 1))
+@pytest.mark.parametrize("chunk", [0, 1, 2])
+def test_a_chunk_that_one_rank_leaves_out_fails_on_all_ranks(chunk: int, level: str) -> None:
+    """The early ``continue`` of one rank in its loop over chunks; unseen there at level 0."""
+    plan = FaultPlan(Drop(1, chunk))
 
     def fn(comm: Communicator) -> type[BaseException] | None:
         plan.into_program(comm)
         return merge_error(comm)
 
-    first, _, last = run_ranks(fn, 3)
-    assert first is last is CommPeerLost
+    found = run_ranks(fn, 3)
+    if level == "0":
+        assert found[0] is found[2] is CommPeerLost
+    else:
+        assert found == [CommMismatch] * 3
     assert plan.seen == plan.armed
 
 

@@ -36,6 +36,7 @@ from dcp_comm.specs import BufferSpec
 from dcp_comm.topk.arguments import Refuse
 from dcp_comm.topk.choice import STRATEGIES, Choice, check_options, link_of
 from dcp_comm.topk.cost import Link
+from dcp_comm.topk.guarded import Guard, GuardedJob
 from dcp_comm.topk.job import MergeJob
 from dcp_comm.topk.options import ORDERS, OUTPUTS, MergeOptions
 from dcp_comm.topk.result import MergeResult
@@ -261,9 +262,8 @@ class TopKMerge:
         keeps_all = self._problem.output != "global" and longest is not None and longest <= k
         plan = self._choice.plan(rows)
         views, sends = self._choice.views(views, plan), not keeps_all
-        return self._replace(
-            MergeJob(plan.strategy, plan.chunk_rows, views, out, sends, table, self.uncertified)
-        )
+        job = plan.strategy, plan.chunk_rows, views, out, sends, table, self.uncertified
+        return self._replace(GuardedJob(Guard(comm, out, views, sends), *job))
 
     def _table(
         self, refuse: Refuse, rows: int, pages: Tensor | None, requests: Tensor | None
