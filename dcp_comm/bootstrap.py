@@ -25,6 +25,7 @@ from dcp_comm.errors import (
     DcpCommError,
     refusal,
 )
+from dcp_comm.forks import never_destroyed_in_children
 from dcp_comm.rendezvous import Rendezvous
 
 _NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -201,14 +202,17 @@ def _listen(launch: Launch) -> int:
 
 def _tcp_store(launch: Launch, listener: int | None, deadline: Deadline) -> dist.Store:
     def connect() -> dist.Store:
-        return dist.TCPStore(
+        store = dist.TCPStore(
             launch.address,
             launch.port,
             is_master=listener is not None,
             timeout=deadline.native(),
             wait_for_workers=False,
+            # So that init_process_group on the same port finds this server instead of failing.
+            multi_tenant=True,
             master_listen_fd=listener,
         )
+        return never_destroyed_in_children(store)
 
     where = f"{launch.address}:{launch.port}"
     try:

@@ -104,8 +104,8 @@ class Channel:
         number = next((each for each in fields.values() if isinstance(each, int)), 0)
         if self._headers is not None:
             self._headers.check()
-            captured = torch.cuda.is_current_stream_capturing()
-            self._headers.exchange(self.witness.number, f"{text} captured={captured}", number)
+            words = f"{text} captured={self._capturing()}"
+            self._headers.exchange(self.witness.number, words, number)
         if compares:
             self.compare(text, number)
 
@@ -116,8 +116,7 @@ class Channel:
         """
         if self.place.device.type != "cuda":
             return self._check_level >= level
-        every = self._check_level >= EVERY_CALL_LEVEL
-        return every and not torch.cuda.is_current_stream_capturing()
+        return self._check_level >= EVERY_CALL_LEVEL and not self._capturing()
 
     def compare(self, text: str, count: int) -> None:
         """Have every rank confirm that it is making the same call.
@@ -181,6 +180,10 @@ class Channel:
             _logger.warning("close of %r left something behind: %s", self._name, error)
         finally:
             self.control.close()
+
+    def _capturing(self) -> bool:
+        """Whether a graph is being captured on the current stream."""
+        return self.streams is not None and torch.cuda.is_current_stream_capturing()
 
     def _launch(
         self, calls: Sequence[Call], stream: torch.cuda.Stream | None, counts: bool

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import CommPeerLost, CommTimeout, DcpCommError
+from dcp_comm.forks import never_destroyed_in_children
 from dcp_comm.rendezvous import Rendezvous
 
 _GRACE_SECONDS = 1.0
@@ -66,7 +67,7 @@ def connect(rendezvous: Rendezvous, purpose: str) -> dist.ProcessGroup:
     group = dist.ProcessGroup(store, rank, size)
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
-    return group
+    return never_destroyed_in_children(group)
 
 
 def finish(work: dist.Work, deadline: Deadline, what: str) -> None:

@@ -18,7 +18,8 @@ from dcp_comm.rendezvous import Rendezvous
 
 _STORE_SECONDS = 0.3
 _DEATH_SECONDS = 0.2
-_WORDS = 200
+_WORDS = 400
+_MISMATCH = f"{CommMismatch.__name__}: "
 
 WAITS, PASSED, FAILED = "waits", "passed", "failed"
 
@@ -106,12 +107,19 @@ class Roll:
         return "; ".join(filter(None, told)) or "every rank says that it waits too"
 
     def lost(self) -> str:
-        """Word which ranks have ended or failed; empty if nothing is known."""
+        """Word which ranks have ended or failed; empty if nothing is known.
+
+        Raises:
+            CommMismatch: One failed of a mismatch, which this rank is a part of.
+        """
         found: list[str] = []
 
         def heard() -> bool:
             ended = ended_ranks(self._processes, self._rank)
             failed = {rank: word for rank, word in self._words().items() if word.state == FAILED}
+            for rank, word in failed.items():
+                if word.text.startswith(_MISMATCH):
+                    raise CommMismatch(f"{word.text.removeprefix(_MISMATCH)} (told by rank {rank})")
             found[:] = [
                 _account(r, failed.get(r), 0, r in ended) for r in sorted(ended | {*failed})
             ]

@@ -104,12 +104,11 @@ class Witness:
             told = self._roll.lost()
         if isinstance(error, CommTimeout) and waited > _WHOLE_WAIT * self._timeout:
             told = self._missing()
-        where = f" in {self.purpose}" if self.purpose else ""
-        return f"call {self.number}{where}, after {waited:.1f} s{': ' if told else ''}{told}"
+        return f"call {self.number}: {self._text}, after {waited:.1f} s{': ' if told else ''}{told}"
 
     def tell(self, cause: BaseException) -> None:
         """Leave word that this rank has failed, and write the flight recorder if asked to."""
-        text = f"{type(cause).__name__}: {cause}".splitlines()[0]
+        text = f"{type(cause).__name__}: {cause}"
         if self._roll is not None:
             self._roll.say(FAILED, self.number, text)
         try:
@@ -118,7 +117,7 @@ class Witness:
             _logger.warning("the flight recorder could not be written: %s", error)
         else:
             if path is not None:
-                _logger.error("%s; the last calls stand in %s", text, path)
+                _logger.error("%s\nThe last calls stand in %s", text, path)
 
     def _missing(self) -> str:
         peers = [call.peer for call in self._calls if not call.collective]

@@ -24,7 +24,7 @@ from dcp_comm.errors import (
     DcpCommError,
 )
 
-COMMANDS = ("bench", "demo", "doctor", "plan", "verify")
+COMMANDS = ("bench", "demo", "doctor", "plan", "trace", "verify")
 
 FAILED, USAGE, UNAVAILABLE = 1, 2, 3
 
