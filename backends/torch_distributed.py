@@ -14,7 +14,7 @@ from dcp_comm import gloo
 from dcp_comm.backend import Backend, Capabilities, copy_bytes, on_stream
 from dcp_comm.contract import Call, byte_view
 from dcp_comm.deadline import Deadline
-from dcp_comm.errors import BackendUnavailable, CommClosed
+from dcp_comm.errors import BackendUnavailable, CommClosed, DcpCommError
 from dcp_comm.nccl import codes
 from dcp_comm.rendezvous import Rendezvous
 
@@ -73,6 +73,8 @@ class TorchBackend(Backend):
                     self._issue_gloo(group, calls, deadline)
                 else:
                     self._issue_nccl(group, calls)
+        except DcpCommError:
+            raise
         except RuntimeError as error:
             raise gloo.translate(error, " + ".join(call.op for call in calls)) from error
 

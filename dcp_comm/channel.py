@@ -221,14 +221,17 @@ class Channel:
         Raises:
             DcpCommError: The first cause, or this error with the rank and the communicator's name.
         """
-        if is_refusal(error) or error is self.latch.cause:
+        if is_refusal(error) or self.latch.holds(error):
             return
         if isinstance(error, DcpCommError):
             self.latch.check()
             told = f" ({account})" if account else ""
             worded = type(error)(f"{error}{told} ({self.place}, communicator {self._name!r})")
             self.kill(worded)
-            raise worded from error
+            try:
+                raise worded from error
+            finally:
+                del worded  # or its traceback would hold it, and with it the connections
         self.kill(CommClosed(f"{what}: ended by {error!r} ({self.place})"))
 
     def enter(self, what: str) -> None:

@@ -164,5 +164,5 @@ class Deadline:
             if not self.poll(ended.is_set):
                 raise CommTimeout(f"{what}: not finished within {self.timeout:g} s")
         if failure:
-            raise failure[0]
+            raise failure.pop()  # which this frame must not hold: its traceback holds the frame
         return box[0]

@@ -62,6 +62,8 @@ def connect(rendezvous: Rendezvous, purpose: str) -> dist.ProcessGroup:
 
     try:
         backend = rendezvous.deadline.run(join, what)
+    except DcpCommError:
+        raise
     except RuntimeError as error:
         raise translate(error, what) from error
     group = dist.ProcessGroup(store, rank, size)
@@ -103,8 +105,6 @@ def outliving(group: dist.ProcessGroup, works: Sequence[dist.Work]) -> Iterator[
 
 def translate(error: BaseException, what: str) -> DcpCommError:
     """Turn an error of torch.distributed into the kind of ours that it stands for."""
-    if isinstance(error, DcpCommError):
-        return error
     text = _NOISE.sub("", str(error).split("\n", 1)[0])
     words = text.lower()
     if any(sign in words for sign in _LOST):

@@ -1,8 +1,12 @@
 """Backend "torch" and what is under it: gloo between threads of this process."""
 
+import contextlib
+import gc
+import os
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +16,9 @@ from dcp_comm import gloo
 from dcp_comm.backends.torch_distributed import TorchBackend
 from dcp_comm.communicator import Communicator
 from dcp_comm.contract import Call
+from dcp_comm.deadline import Deadline
 from dcp_comm.errors import (
     CommClosed,
-    CommMismatch,
     CommPeerLost,
     CommTimeout,
     DcpCommError,
@@ -97,9 +101,32 @@ def test_torchs_errors_become_ours(text: str, kind: type[DcpCommError]) -> None:
     assert ".cc:" not in str(error)
 
 
-def test_ours_stay_ours() -> None:
-    error = CommMismatch("x")
-    assert gloo.translate(error, "send") is error
+def sockets() -> int:
+    """How many this process has open."""
+    folder = Path("/proc/self/fd")
+    return sum(
+        os.path.realpath(each).rpartition("/")[2].startswith("socket:") for each in folder.iterdir()
+    )
+
+
+def test_a_call_that_failed_keeps_no_connection_open() -> None:
+    """Peers learn of it when they are closed, which must not wait for a garbage collection."""
+
+    def work(comm: Communicator) -> None:
+        if comm.rank == 1:
+            time.sleep(1.0)
+        else:
+            with contextlib.suppress(CommTimeout):
+                gather(comm)
+
+    gc.collect()
+    before = sockets()
+    gc.disable()
+    try:
+        join(joiners(3, settings=UNCHECKED), work, timeout=0.3)
+        assert Deadline(5.0).poll(lambda: sockets() == before)
+    finally:
+        gc.enable()
 
 
 def waits(work: Callable[[Communicator], object]) -> Callable[[Communicator], float]:
@@ -136,7 +163,7 @@ def waits(work: Callable[[Communicator], object]) -> Callable[[Communicator], fl
 def test_every_wait_ends_at_the_deadline(work: Callable[[Communicator], object]) -> None:
     """Not a second later, when gloo's own timeout would end it."""
     found = join(joiners(2, settings=UNCHECKED), waits(work), timeout=0.5)
-    assert 0.5 <= found[0] < 1.0, found
+    assert 0.5 <= found[0] < 1.4, found
 
 
 def test_what_was_closed_is_gone() -> None:

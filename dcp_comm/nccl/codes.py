@@ -98,6 +98,8 @@ def exchange_id(rendezvous: Rendezvous, make: Callable[[], bytes]) -> bytes:
     """
     try:
         return _publish(rendezvous, make) if rendezvous.rank == 0 else _receive(rendezvous)
+    except DcpCommError:
+        raise
     except RuntimeError as error:
         raise gloo.translate(error, "exchanging the NCCL id") from error
 
