@@ -8,10 +8,11 @@ import torch
 from dcp_comm.backend import Backend
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import DcpCommError
-from dcp_comm.nccl.backend import NcclBackend, run_on_device
+from dcp_comm.nccl.backend import NcclBackend, known
 from dcp_comm.nccl.codes import BYTES, SUCCESS, Version
 from dcp_comm.nccl.functions import Functions
 from dcp_comm.nccl.handle import Handle
+from dcp_comm.nccl.life import run_on_device
 from dcp_comm.nccl.options import NcclOptions, configuration
 from dcp_comm.rendezvous import Rendezvous
 
@@ -142,7 +143,7 @@ class PyNcclBackend(NcclBackend[PyNcclHandle]):
         if child is None:
             return None
         place = (child.rank, child.size, self.device, child.timeout)
-        return PyNcclBackend(part, *place, shares=self.shares, processes=child.processes)
+        return PyNcclBackend(part, *place, shares=self.shares, **known(child))
 
 
 def _options(rendezvous: Rendezvous) -> NcclOptions:

@@ -4,7 +4,7 @@
    under the deadline. The communicator is a blocking one: a call on a non-blocking one costs three
    to four times as much on the host.
 2. Calls go on the given stream and return. What only moves travels as bytes.
-3. A thread of its own watches (`dcp_comm.nccl.life.Watch`): a lost peer or a call that does not
+3. A thread of its own watches (`dcp_comm.nccl.watch.Watch`): a lost peer or a call that does not
    finish within the timeout aborts the communicator, which sets waiting streams free, and the next
    call, or `check`, raises. Replays of CUDA graphs are not calls: there it notices lost peers, but
    not peers that are late.
@@ -17,21 +17,23 @@
 import logging
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Generic, Self, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Generic, Self, TypedDict, TypeVar
 
 import torch
 
 from dcp_comm.backend import Backend, Capabilities
-from dcp_comm.contract import Call
+from dcp_comm.contract import Call, Place
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import CommClosed, CommPeerLost, CommTimeout
 from dcp_comm.nccl import codes
 from dcp_comm.nccl.codes import DTYPES, IN_PROGRESS, REDUCTIONS, SUCCESS, Version
 from dcp_comm.nccl.handle import Handle
-from dcp_comm.nccl.life import Ending, Watch, prepare_thread
+from dcp_comm.nccl.life import Ending, run_on_device
+from dcp_comm.nccl.watch import Watch
 from dcp_comm.processes import Processes
 from dcp_comm.rendezvous import Rendezvous
+from dcp_comm.roll import Roll
 
 _logger = logging.getLogger("dcp_comm")
 
@@ -53,6 +55,8 @@ class NcclBackend(Backend, Generic[H]):
         owned: Whether it ends with this backend; an application's own never does.
         shares: Whether relatives use its resources, so that aborting it would end them too.
         processes: What `dcp_comm.processes.own_process` says on each rank, if known.
+        roll: Where ranks leave word, so that the watch can name who is missing; None for nowhere.
+        group: The communicator's name, for the watch's log.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(devices=("cuda",), capturable=True)
@@ -68,14 +72,18 @@ class NcclBackend(Backend, Generic[H]):
         owned: bool = True,
         shares: bool = False,
         processes: Sequence[str] = (),
+        roll: Roll | None = None,
+        group: str = "",
     ) -> None:
         super().__init__(rank, size, device)
         self._handle: H | None = handle
         self.timeout, self.shares, self._owned = timeout, shares, owned
         self._captured = False
         others = Processes(processes, rank)
-        self._watch = Watch(handle, others, device, timeout, self._give_up)
-        self._ending, self._unended = Ending(handle, device), threading.Lock()
+        where = f"{Place(rank, size, device, self.name)}, communicator {group!r}"
+        self._watch = Watch(handle, others, device, timeout, self._give_up, roll, where)
+        self._ending = Ending(handle, device, self._watch.is_quiet)
+        self._unended = threading.Lock()
 
     @classmethod
     def unavailable(cls) -> str:
@@ -109,8 +117,7 @@ class NcclBackend(Backend, Generic[H]):
         finally:
             if rank == 0:
                 codes.forget_id(rendezvous)
-        timeout, processes = rendezvous.timeout, rendezvous.processes
-        return cls(handle, rank, size, device, timeout, processes=processes)
+        return cls(handle, rank, size, device, rendezvous.timeout, **known(rendezvous))
 
     @classmethod
     @abstractmethod
@@ -136,7 +143,9 @@ class NcclBackend(Backend, Generic[H]):
         self, calls: Sequence[Call], stream: torch.cuda.Stream | None, deadline: Deadline
     ) -> None:
         """Enqueue on the stream; several calls, and an all-to-all of pairs, as one group."""
-        self._watch.enter()
+        what = calls[0].op if len(calls) == 1 else " + ".join(call.op for call in calls)
+        counts = any(call.collective for call in calls)
+        self._watch.enter(stream, what, counts=counts)
         try:
             handle = self._require_handle()
             code = self._launch(handle, calls, 0 if stream is None else stream.cuda_stream)
@@ -145,7 +154,6 @@ class NcclBackend(Backend, Generic[H]):
         finally:
             self._watch.leave(stream)
         if code != SUCCESS:
-            what = " + ".join(call.op for call in calls)
             raise codes.error(code, what, handle.explain(code))
         if not self._captured:
             self._captured = torch.cuda.is_current_stream_capturing()
@@ -248,21 +256,18 @@ class NcclBackend(Backend, Generic[H]):
         return _worst(codes)
 
 
-def run_on_device(make: Callable[[], H], device: torch.device, deadline: Deadline, what: str) -> H:
-    """Make a communicator in a daemon thread; one that comes too late is aborted there.
+class Known(TypedDict):
+    """What a rendezvous tells a watch."""
 
-    Raises:
-        CommTimeout: It was not made by the deadline.
-    """
+    processes: tuple[str, ...]
+    roll: Roll
+    group: str
 
-    def body() -> H:
-        prepare_thread(device)
-        handle = make()
-        if deadline.expired():
-            handle.abort()
-        return handle
 
-    return deadline.run(body, what)
+def known(rendezvous: Rendezvous) -> Known:
+    """Return what the watch of a communicator that came up at a rendezvous can know."""
+    roll = Roll.at(rendezvous, "gpu")
+    return {"processes": rendezvous.processes, "roll": roll, "group": rendezvous.name}
 
 
 def _settled(handle: Handle, deadline: Deadline) -> int:

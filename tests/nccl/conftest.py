@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from dcp_comm.backends.pynccl import PyNcclBackend
 from dcp_comm.contract import Call
 from dcp_comm.deadline import Deadline
-from dcp_comm.nccl import life
+from dcp_comm.nccl import watch
 from dcp_comm.nccl.library import VARIABLE
 from dcp_comm.rendezvous import Rendezvous
 
@@ -63,27 +64,18 @@ class Stub:
         self._library.stub_identity(size, rank, device)
 
 
-class Event:
-    """What the stub's stream records; done when a test says so."""
-
-    def __init__(self) -> None:
-        self.done = True
-
-    def query(self) -> bool:
-        return self.done
-
-
 class Stream:
-    """A stream of the GPU that is not there."""
+    """A stream of the GPU that is not there; events on it have passed, up to where it is stuck."""
 
     cuda_stream = STREAM
 
     def __init__(self) -> None:
-        self.event, self.recorded = Event(), 0
+        self.recorded, self.stuck_after = 0, 1 << 30
 
-    def record_event(self) -> Event:
+    def record_event(self) -> SimpleNamespace:
         self.recorded += 1
-        return self.event
+        number = self.recorded
+        return SimpleNamespace(query=lambda: number <= self.stuck_after)
 
 
 @pytest.fixture(scope="session")
@@ -127,16 +119,19 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(life, "captures", lambda stream: False)
+    monkeypatch.setattr(watch, "captures", lambda stream: False)
     return torch.device("cuda", 0)
 
 
 Connect = Callable[..., tuple[PyNcclBackend, Stub]]
 
 
-def meeting(gpu: torch.device, timeout: float = 5.0, **more: object) -> Rendezvous:
+def meeting(
+    gpu: torch.device, timeout: float = 5.0, store: dist.Store | None = None, **more: object
+) -> Rendezvous:
     """Where rank 0 of two meets nobody."""
-    return Rendezvous(0, 2, dist.HashStore(), "w", gpu, timeout, Deadline(timeout), **more)  # type: ignore[arg-type]
+    place = dist.HashStore() if store is None else store
+    return Rendezvous(0, 2, place, "w", gpu, timeout, Deadline(timeout), **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture

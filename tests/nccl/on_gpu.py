@@ -15,11 +15,12 @@ import torch.distributed as dist
 import dcp_comm as dc
 from dcp_comm.communicator import Communicator
 from dcp_comm.errors import DcpCommError
+from dcp_comm.registry import load
 from tests.nccl.parts import PARTS, merges_are_exact
-from tests.nccl.workloads import Calls, captured
+from tests.nccl.workloads import ROWS, Calls, Merges, captured
 from tests.processes import Process, Report, free_port, launcher_variables, report
 
-TIMEOUT = 6.0
+TIMEOUT, INIT_TIMEOUT = 6.0, 15.0
 
 
 def shared_gpu(rank: int) -> dict[str, str]:
@@ -30,6 +31,11 @@ def shared_gpu(rank: int) -> dict[str, str]:
         "NCCL_SOCKET_IFNAME": "lo",
         "NCCL_IB_DISABLE": "1",
     }
+
+
+def with_headers(rank: int) -> dict[str, str]:
+    """A shared GPU, and merges that are compared."""
+    return {**shared_gpu(rank), "DCP_COMM_CHECK": "merge"}
 
 
 def own_gpu(rank: int) -> dict[str, str]:
@@ -220,6 +226,119 @@ def absent(backend: str) -> None:
     else:
         time.sleep(2 * TIMEOUT)
     attempt("close", lambda: comm.close(timeout=2.0))
+
+
+def killed_init(backend: str) -> None:
+    """Rank 1 dies when all have met, on its way into NCCL."""
+
+    def dies(*_: object) -> None:
+        report(name="dies", facts=None, seconds=0.0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if os.environ["RANK"] == "1":
+        load(backend)._join = dies  # type: ignore[attr-defined]
+    attempt("init", lambda: dc.init(backend, timeout=TIMEOUT, init_timeout=INIT_TIMEOUT))
+
+
+def made_again(backend: str) -> None:
+    """A communicator dies because rank 1 never calls; the next one in the same processes works."""
+    names = []
+    for _ in range(2):
+        with dc.init(backend, timeout=TIMEOUT) as comm:
+            torch.cuda.set_device(comm.device)
+            names.append((comm.name, calls_of(comm)))
+            total = torch.zeros(4, device=comm.device)
+            if comm.rank == 0:
+                comm.all_reduce(total)
+                torch.cuda.synchronize()
+                attempt("dies", comm.check)
+            else:
+                time.sleep(1.5 * TIMEOUT)
+    report(name="names", facts=names, seconds=0.0)
+
+
+def long_queue(backend: str) -> None:
+    """Work on the stream before a call takes longer than a call may."""
+    comm = dc.init(backend, timeout=TIMEOUT / 2)
+    torch.cuda.set_device(comm.device)
+    comm.prepare(1 << 10)
+    time.sleep(0.5)  # until the watch wants a call to be marked
+    begun = time.monotonic()
+    torch.cuda._sleep(1 << 30)
+    torch.cuda.synchronize()
+    one = time.monotonic() - begun
+    comm.barrier()
+    total = torch.ones(4, device=comm.device)
+    for _ in range(int(1.5 * comm.timeout / one) + 1):
+        torch.cuda._sleep(1 << 30)
+    begun = time.monotonic()
+    comm.all_reduce(total)
+    torch.cuda.synchronize()
+    attempt("check", comm.check)
+    facts = {"queued": time.monotonic() - begun, "total": total.tolist(), "timeout": comm.timeout}
+    report(name="queue", facts=facts, seconds=0.0)
+    comm.close()
+
+
+def watched_capture(backend: str) -> None:
+    """Captures that last longer than the watch naps, with marked calls before each."""
+    comm = dc.init(backend, timeout=TIMEOUT)
+    torch.cuda.set_device(comm.device)
+    calls, wrong = Calls(comm, 9), 0
+    calls.fill(0)
+    calls.make()
+    for turn in range(1, 8):
+        calls.make()
+
+        def slowly() -> None:
+            time.sleep(0.25)
+            calls.make()
+            time.sleep(0.25)
+
+        graph = captured(slowly)
+        calls.fill(turn)
+        graph.replay()
+        wrong += int(calls.wrong(turn))
+        del graph
+    attempt("check", comm.check)
+    report(name="wrong", facts=wrong, seconds=0.0)
+    comm.close()
+
+
+def headers(backend: str) -> None:
+    """Merges whose headers agree, eager and replayed; what they cost; then one that differs."""
+    comm = dc.init(backend, timeout=TIMEOUT)
+    torch.cuda.set_device(comm.device)
+    merges = Merges(comm)
+    wanted = merges.fill(0)
+    merges.run()
+    graph = captured(merges.run)
+    graph.replay()
+    torch.cuda.synchronize()
+    attempt("check", comm.check)
+    report(name="wrong", facts=int((merges.out.ids != wanted).sum()), seconds=0.0)
+    plain = comm._channel._headers
+    comm._channel._headers = None
+    bare = captured(merges.run)
+    comm._channel._headers = plain
+    report(name="cost", facts={"with": timed(graph), "without": timed(bare)}, seconds=0.0)
+    job = merges.merge.begin(ROWS, scratch=merges.scratch, longest=10**6 + comm.rank)
+    job.pack(merges.scores, merges.ids)
+    job.finish()
+    torch.cuda.synchronize()
+    attempt("differs", comm.check)
+    comm.close()
+
+
+def timed(graph: torch.cuda.CUDAGraph) -> float:
+    """Microseconds of one replay."""
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    first.record()
+    for _ in range(50):
+        graph.replay()
+    last.record()
+    torch.cuda.synchronize()
+    return first.elapsed_time(last) * 1000 / 50
 
 
 def no_close(backend: str) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ import torch.distributed as dist
 from dcp_comm.backends.pynccl import PyNcclBackend
 from dcp_comm.contract import Call
 from dcp_comm.deadline import Deadline
-from dcp_comm.errors import CommTimeout
+from dcp_comm.errors import CommClosed, CommTimeout
+from dcp_comm.latch import Latch
+from dcp_comm.nccl.life import Handover, run_on_device
 from dcp_comm.rendezvous import Rendezvous
 from tests.nccl.conftest import Stream, Stub
 
@@ -24,7 +27,7 @@ def connect(gpu: torch.device) -> PyNcclBackend:
 def send(backend: PyNcclBackend, *, done: bool = True) -> None:
     """Make a call whose work on the GPU is done, or never will be."""
     stream, tensor = Stream(), torch.zeros(4)
-    stream.event.done = done
+    stream.stuck_after = stream.stuck_after if done else 0
     call = Call("send", tensor, tensor, peer=1)
     backend.issue([call], stream, Deadline(1.0))  # type: ignore[arg-type]
 
@@ -122,3 +125,52 @@ def test_nothing_is_destroyed_under_a_call(stub: Callable[[int], Stub], gpu: tor
     library.release()
     time.sleep(0.2)
     assert endings(library) == ["ncclCommAbort"]
+
+
+class Made:
+    """A communicator that counts how often it is aborted."""
+
+    def __init__(self) -> None:
+        self.aborts = 0
+
+    def abort(self) -> int:
+        self.aborts += 1
+        return 0
+
+
+def test_whoever_comes_second_ends_what_nobody_takes() -> None:
+    made = Made()
+    early, late = Handover[Any](), Handover[Any]()
+    assert early.offer(made)
+    assert early.withdraw() is made
+    assert late.withdraw() is None
+    assert not late.offer(made)
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.2])
+def test_a_communicator_that_comes_when_nobody_waits_is_aborted_once(
+    gpu: torch.device, wait: float
+) -> None:
+    """Before and after the waiter is told that the whole communicator was closed."""
+    latch, made = Latch(), Made()
+
+    def make() -> Any:
+        latch.fail(CommClosed("closed"))
+        time.sleep(wait)
+        return made
+
+    with pytest.raises(CommClosed):
+        # A wait that always finds the communicator missing once, however fast it was made.
+        run_on_device(make, gpu, Impatient(5.0, latch), "making")
+    assert Deadline(5.0).poll(lambda: made.aborts == 1)
+    time.sleep(0.1)
+    assert made.aborts == 1
+
+
+class Impatient(Deadline):
+    """Looks at the latch again after what it waited for has come."""
+
+    def poll(self, done: Callable[[], bool]) -> bool:
+        found = super().poll(done)
+        self.interrupt()
+        return found

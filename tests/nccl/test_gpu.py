@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.nccl.on_gpu import TIMEOUT, named, ranks, told
+from tests.nccl.on_gpu import INIT_TIMEOUT, TIMEOUT, named, ranks, told, with_headers
 from tests.nccl.parts import PARTS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -113,13 +113,68 @@ def test_a_killed_peer_is_noticed(scenario: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", OWN)
+def test_a_peer_that_dies_during_init_is_noticed_by_the_deadline(backend: str) -> None:
+    with ranks("killed_init", backend, 3) as processes:
+        assert processes[1].next(60)["name"] == "dies"
+        for survivor in (processes[0], processes[2]):
+            reports = survivor.rest(60)
+            assert named(reports, "init")["error"] in ("CommTimeout", "CommPeerLost")
+            assert reports[0]["seconds"] < INIT_TIMEOUT + 2
+            assert survivor.wait(15) == 0, survivor.errors()
+
+
+@pytest.mark.parametrize("backend", OWN)
+def test_a_communicator_is_made_again_after_one_died(backend: str) -> None:
+    for rank, reports in enumerate(told("made_again", backend, 2)):
+        names = [["world", {"wrong": 0}], ["world.2", {"wrong": 0}]]
+        assert named(reports, "names") == names
+        deaths = [each["facts"] for each in reports if each["name"] == "dies"]
+        assert len(deaths) == (0 if rank else 2)
+        for death in deaths:
+            assert death["error"] == "CommTimeout"
+            assert "all_reduce: call " in death["text"]
+            assert "rank 1 did not come" in death["text"]
+
+
+@pytest.mark.parametrize("backend", OWN)
+def test_what_was_queued_before_a_call_does_not_count_against_it(backend: str) -> None:
+    for reports in told("long_queue", backend, 2):
+        assert named(reports, "check") is None
+        facts = named(reports, "queue")
+        assert facts["total"] == [2.0] * 4
+        assert facts["queued"] > facts["timeout"]
+
+
+@pytest.mark.parametrize("backend", OWN)
+def test_a_watch_does_not_disturb_a_capture(backend: str) -> None:
+    for reports in told("watched_capture", backend, 2):
+        assert named(reports, "check") is None
+        assert named(reports, "wrong") == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_headers_are_compared_on_the_gpu(backend: str) -> None:
+    """Eager and in replays; what they cost is printed, and says little where GPUs are shared."""
+    for reports in told("headers", backend, 2, with_headers):
+        assert named(reports, "check") is None
+        assert named(reports, "wrong") == 0
+        sys.stdout.write(f"{backend}: microseconds of a merge: {named(reports, 'cost')}\n")
+        differs = named(reports, "differs")
+        assert differs["error"] == "CommMismatch"
+        assert "the ranks were not making the same merge" in differs["text"]
+
+
+@pytest.mark.parametrize("backend", OWN)
 def test_a_peer_that_never_calls_is_a_timeout(backend: str) -> None:
     """The waiting stream is set free, and the communicator says why ever after."""
     reports = told("absent", backend, 2)[0]
     free = next(report for report in reports if report["name"] == "set free")
     assert TIMEOUT - 1 < free["seconds"] < TIMEOUT + 2
     for name in ("check", "next"):
-        assert named(reports, name)["error"] == "CommTimeout"
+        found = named(reports, name)
+        assert found["error"] == "CommTimeout"
+        assert "all_reduce: call " in found["text"]
+        assert "rank 1 did not come" in found["text"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

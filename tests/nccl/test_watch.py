@@ -1,30 +1,38 @@
 """What the watch over a communicator notices, and that it then sets waiting streams free."""
 
+import os
+import re
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from dcp_comm.contract import Call
 from dcp_comm.deadline import Deadline
-from dcp_comm.errors import CommPeerLost, CommTimeout
-from dcp_comm.nccl import life
+from dcp_comm.errors import CommMismatch, CommPeerLost, CommTimeout
+from dcp_comm.nccl import watch
 from dcp_comm.processes import own_process
+from dcp_comm.rendezvous import Rendezvous
+from dcp_comm.roll import WAITS, Roll
 from tests.nccl.conftest import Connect, Stream, issue
 
 
 def test_work_that_is_late_on_the_gpu_aborts(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The watch marks the work, sees it pending past the timeout, and sets the stream free."""
     backend, library = connect(timeout=0.3)
     stream, tensor = Stream(), torch.zeros(4)
-    stream.event.done = False
+    stream.stuck_after = 1
     backend.issue([Call("all_reduce", tensor, tensor, reduce="sum")], stream, Deadline(0.5))  # type: ignore[arg-type]
     assert Deadline(5.0).poll(lambda: library.names[-1] == "ncclCommAbort")
-    with pytest.raises(CommTimeout, match=r"not finished within 0\.3 s on the GPU"):
+    words = r"all_reduce: call 1 was not finished within 0\.3 s on the GPU.*; rank 1 did not come"
+    assert re.search(words + r" \(rank 0 of 2, backend pynccl, communicator 'w'\)", caplog.text)
+    with pytest.raises(CommTimeout, match=words):
         issue(backend, Call("all_reduce", tensor, tensor, reduce="sum"))
     with pytest.raises(CommTimeout):
         backend.check()
@@ -37,12 +45,12 @@ def test_the_last_of_many_calls_is_watched_too(connect: Connect) -> None:
     """It is made while an earlier mark is on its way, and no call follows that could mark it."""
     backend, library = connect(timeout=0.4)
     first, last, tensor = Stream(), Stream(), torch.zeros(4)
-    first.event.done = last.event.done = False
+    first.stuck_after, last.stuck_after = 1, 0
     call = Call("send", tensor, tensor, peer=1)
     backend.issue([call], first, Deadline(0.5))  # type: ignore[arg-type]
-    assert Deadline(5.0).poll(lambda: first.recorded == 1)
     backend.issue([call], last, Deadline(0.5))  # type: ignore[arg-type]
-    first.event.done = True
+    assert (first.recorded, last.recorded) == (2, 0)
+    first.stuck_after = 2
     assert Deadline(5.0).poll(lambda: last.recorded == 1)
     assert Deadline(5.0).poll(lambda: library.names[-1] == "ncclCommAbort")
 
@@ -50,11 +58,71 @@ def test_the_last_of_many_calls_is_watched_too(connect: Connect) -> None:
 def test_work_that_ends_in_time_is_no_concern(connect: Connect) -> None:
     backend, library = connect(timeout=0.3)
     stream, tensor = Stream(), torch.zeros(4)
-    for turn in range(1, 4):
+    for _ in range(3):
+        before = stream.recorded
         backend.issue([Call("send", tensor, tensor, peer=1)], stream, Deadline(0.5))  # type: ignore[arg-type]
-        assert Deadline(5.0).poll(lambda turn=turn: stream.recorded == turn)  # type: ignore[misc]
+        assert Deadline(5.0).poll(lambda before=before: stream.recorded > before)  # type: ignore[misc]
+    time.sleep(0.5)
     backend.check()
     assert "ncclCommAbort" not in library.names
+
+
+def test_what_was_on_the_stream_before_a_call_does_not_count(connect: Connect) -> None:
+    """However long it takes; the time of the call runs from when it has passed."""
+    backend, library = connect(timeout=0.3)
+    stream, tensor = Stream(), torch.zeros(4)
+    stream.stuck_after = 0
+    backend.issue([Call("send", tensor, tensor, peer=1)], stream, Deadline(0.5))  # type: ignore[arg-type]
+    time.sleep(0.8)
+    backend.check()
+    stream.stuck_after, begun = 1, time.monotonic()
+    assert Deadline(5.0).poll(lambda: library.names[-1] == "ncclCommAbort")
+    assert time.monotonic() - begun > 0.3
+
+
+def test_ranks_that_wait_for_other_calls_are_a_mismatch_before_time_is_up(connect: Connect) -> None:
+    """What the other rank left on the roll, as its own watch does."""
+    store = dist.HashStore()
+    backend, library = connect(timeout=20.0, store=store)
+    other = Roll.at(Rendezvous(1, 2, store, "w", backend.device, 20.0, Deadline(20.0)), "gpu")
+    other.say(WAITS, 1, "broadcast")
+    stream, tensor = Stream(), torch.zeros(4)
+    stream.stuck_after = 1
+    backend.issue([Call("all_reduce", tensor, tensor, reduce="sum")], stream, Deadline(0.5))  # type: ignore[arg-type]
+    assert Deadline(10.0).poll(lambda: library.names[-1] == "ncclCommAbort")
+    with pytest.raises(CommMismatch, match=r"rank 0: call 1: all_reduce\n  rank 1: call 1: bro"):
+        backend.check()
+
+
+def test_who_stops_a_watch_in_a_forked_child_waits_for_nothing(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, _ = connect()
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        backend._watch.stop()
+    assert not backend._watch.is_quiet(0.3)
+
+
+def test_a_watch_that_is_stuck_keeps_the_handle_from_being_destroyed(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is aborted instead, after a moment; what the watch holds is closed by itself, later."""
+    backend, library = connect()
+    held, inside = threading.Event(), threading.Event()
+
+    def stuck() -> int:
+        inside.set()
+        held.wait(20)
+        return 0
+
+    monkeypatch.setattr(backend._watch._handle, "async_error", stuck)
+    assert inside.wait(5)
+    backend.close(Deadline(6.0))
+    ends = [name for name in library.names if name in ("ncclCommAbort", "ncclCommDestroy")]
+    assert ends == ["ncclCommAbort"]
+    held.set()
+    assert backend._watch.is_quiet(5)
 
 
 def test_a_stream_that_is_being_captured_is_not_marked(
@@ -63,9 +131,9 @@ def test_a_stream_that_is_being_captured_is_not_marked(
     """Nor is the mark of a capture that began meanwhile ever asked for."""
     backend, _ = connect(timeout=0.2)
     answers = iter([False, True, *[True] * 100])
-    monkeypatch.setattr(life, "captures", lambda stream: next(answers))
+    monkeypatch.setattr(watch, "captures", lambda stream: next(answers))
     stream, tensor = Stream(), torch.zeros(4)
-    stream.event.done = False
+    stream.stuck_after = 0
     for _ in range(3):
         backend.issue([Call("send", tensor, tensor, peer=1)], stream, Deadline(0.5))  # type: ignore[arg-type]
         time.sleep(0.25)
@@ -105,6 +173,8 @@ def test_a_call_that_holds_the_host_is_aborted(connect: Connect) -> None:
     with pytest.raises(CommTimeout):
         Deadline(0.1).run(lambda: issue(backend, call), "a thread")
     assert Deadline(5.0).poll(lambda: library.names[-1] == "ncclCommAbort")
-    with pytest.raises(CommTimeout, match="on the host: peers did not connect"):
+    with pytest.raises(
+        CommTimeout, match=r"all_reduce: call 1 .* on the host: peers did not connect"
+    ):
         backend.check()
     library.release()
