@@ -338,7 +338,7 @@ def timed(graph: torch.cuda.CUDAGraph) -> float:
         graph.replay()
     last.record()
     torch.cuda.synchronize()
-    return first.elapsed_time(last) * 1000 / 50
+    return float(first.elapsed_time(last)) * 1000 / 50
 
 
 def no_close(backend: str) -> None:
