@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -143,6 +144,18 @@ def copy_bytes(output: torch.Tensor, input: torch.Tensor) -> None:
         byte_view(output).copy_(byte_view(input))
 
 
-def on_stream(stream: torch.cuda.Stream | None) -> torch.cuda.StreamContext:
-    """Make ``stream`` torch's current one for a while; None changes nothing."""
+def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """Make ``stream`` torch's current one for a while; None changes nothing.
+
+    Most calls come on the stream that is current already, and switching costs more than asking.
+    """
+    if stream is None or _is_current(stream):
+        return nullcontext()
     return torch.cuda.stream(stream)
+
+
+def _is_current(stream: torch.cuda.Stream) -> bool:
+    index = torch.cuda.current_device()
+    return index == stream.device.index and (
+        torch._C._cuda_getCurrentRawStream(index) == stream.cuda_stream
+    )

@@ -173,8 +173,6 @@ def test_a_call_that_holds_the_host_is_aborted(connect: Connect) -> None:
     with pytest.raises(CommTimeout):
         Deadline(0.1).run(lambda: issue(backend, call), "a thread")
     assert Deadline(5.0).poll(lambda: library.names[-1] == "ncclCommAbort")
-    with pytest.raises(
-        CommTimeout, match=r"all_reduce: call 1 .* on the host: peers did not"
-    ):
+    with pytest.raises(CommTimeout, match=r"all_reduce: call 1 .* on the host: peers did not"):
         backend.check()
     library.release()
