@@ -95,7 +95,8 @@ class Recorder:
         self, number: int, op: str, purpose: str = "", step: int = 0, calls: Sequence[Call] = ()
     ) -> Entry:
         """Note that a call begins; its tensors by operation, dtype and shape alone."""
-        tensors = tuple([(call.op, call.payload.dtype, call.payload.shape) for call in calls])
+        payloads = [(call.op, call.payload) for call in calls]
+        tensors = tuple([(op, payload.dtype, payload.shape) for op, payload in payloads])
         entry = Entry(self._communicator, self._place, number, op, purpose, step, tensors)
         _ring.append(entry)
         self.last = entry

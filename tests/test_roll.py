@@ -66,6 +66,13 @@ def test_what_is_known_of_each_rank_is_told() -> None:
     assert roll.lost() == "rank 3 failed at call 4: MemoryError"
 
 
+def test_a_mismatch_that_another_rank_found_is_one_here_too() -> None:
+    one, other, _ = rolls(dist.HashStore())
+    other.say(FAILED, 5, "CommMismatch: rank 1: call 5: end")
+    with pytest.raises(CommMismatch, match=r"^rank 1: call 5: end \(told by rank 1\)$"):
+        one.lost()
+
+
 def test_ranks_that_wait_for_different_things_are_told_apart() -> None:
     one, other, third = rolls(dist.HashStore())
     other.say(WAITS, 5, "end")
