@@ -48,12 +48,23 @@ def report(**fields: object) -> None:
     os.write(1, f"{line}\n".encode())
 
 
+def of_topic(reports: list[Report], topic: str) -> Report:
+    """The one report about it."""
+    (found,) = (each for each in reports if each["topic"] == topic)
+    return found
+
+
 class Process:
     """A process that reports."""
 
     def __init__(self, command: list[str], variables: Mapping[str, str]) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
+        self._errors = tempfile.NamedTemporaryFile()  # noqa: SIM115
+        self._reports: queue.Queue[Report | None] = queue.Queue()
+        self._process = self._start(command, variables)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _start(self, command: list[str], variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
             command,
             cwd=ROOT,
             env={**os.environ, **with_path(), **variables},
@@ -61,13 +72,12 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=self._errors,
         )
-        self._reports: queue.Queue[Report | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._reports.put(json.loads(line))
+        with self._process.stdout as lines:
+            for line in lines:
+                self._reports.put(json.loads(line))
         self._reports.put(None)
 
     def next(self, timeout: float = 40.0) -> Report:

@@ -15,7 +15,6 @@ import torch.distributed as dist
 
 import dcp_comm as dc
 from dcp_comm.communicator import Communicator
-from dcp_comm.errors import DcpCommError
 from tests.processes import Report, report
 
 LATE_SECONDS = 0.7
@@ -56,20 +55,6 @@ def part_of(comm: Communicator) -> Iterator[Communicator]:
         yield part
     finally:
         part.close()
-
-
-def gather_for_ever() -> None:
-    """Gather until it fails, then say how, and end properly."""
-    comm = dc.init("torch", "cpu", timeout=float(os.environ["CALL_TIMEOUT"]))
-    gather(comm)
-    report(topic="ready")
-    try:
-        while True:
-            gather(comm)
-    except DcpCommError as error:
-        report(error=type(error).__name__, text=f"{error}", again=failure(lambda: gather(comm)))
-    comm.close()
-    report(topic="closed")
 
 
 def life() -> None:
