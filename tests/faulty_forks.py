@@ -6,6 +6,7 @@ A rank is told by ``FAULTS``, a JSON list of ``[kind, fields]``, what is ordered
 import dataclasses
 import json
 import os
+import time
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from tests.scenarios import failure, gather
 from tests.topk.cases import Case, merge_on_a_rank
 from tests.topk.scores import drawn
 
-CHUNKS, RANKS = 3, 3
+CHUNKS = 3
 CALLS = {"gather": CHUNKS, "owner": 2 * CHUNKS, "splitter": 2 * CHUNKS}
 """How many calls a merge of all chunks makes."""
 
@@ -42,24 +43,26 @@ def armed() -> FaultPlan:
     return FaultPlan(*kinds, witness=witness)
 
 
-def a_case(strategy: str) -> Case:
-    """Nine rows in three chunks on three ranks."""
+def a_case(strategy: str, size: int) -> Case:
+    """Nine rows in three chunks."""
     rng = np.random.default_rng(3)
     scores, lengths = drawn("few", 9, 60, rng), np.full(9, 60)
     output = "local" if strategy == "splitter" else "global"
-    case = Case(scores, lengths, RANKS, 12, chunk_rows=9 // CHUNKS, output=output)
+    case = Case(scores, lengths, size, 12, chunk_rows=9 // CHUNKS, output=output)
     return dataclasses.replace(case, strategy=strategy)
 
 
 def merge() -> None:
     """One merge with faults, how it ended, and what the communicator says afterwards."""
-    case, plan = a_case(os.environ["STRATEGY"]), armed()
+    plan = armed()
     comm = dc.init("torch", "cpu", timeout=float(os.environ.get("CALL_TIMEOUT", "30")))
+    case = a_case(os.environ["STRATEGY"], comm.size)
     plan.into_backend(comm)
     report(topic="ready", armed=len(plan.armed))
     told = failure(lambda: merge_right(comm, case))
     report(topic="merge", **told, again=failure(lambda: gather(comm)), seen=len(plan.seen))
     report(topic="close", **failure(comm.close))
+    time.sleep(float(os.environ.get("LINGER", "0")))
 
 
 def merge_right(comm: Communicator, case: Case) -> str:

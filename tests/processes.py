@@ -89,12 +89,14 @@ class Process:
         assert found is not None, f"ended instead of reporting\n{self.errors()}"
         return found
 
+    def stream(self, timeout: float = 40.0) -> Iterator[Report]:
+        """Reports as they come, to the end."""
+        while (each := self._reports.get(timeout=timeout)) is not None:
+            yield each
+
     def rest(self, timeout: float = 40.0) -> list[Report]:
         """All reports to the end."""
-        found = []
-        while (each := self._reports.get(timeout=timeout)) is not None:
-            found.append(each)
-        return found
+        return list(self.stream(timeout))
 
     def wait(self, timeout: float = 20.0) -> int:
         """The exit code."""

@@ -16,11 +16,17 @@ pytestmark = pytest.mark.xdist_group("processes")
 Life = dict[str, list[Report]]
 
 
-@pytest.fixture(scope="module")
-def life() -> Life:
-    """Two ranks' reports by topic, from one launch under ``python -O``; and how they ended."""
-    with ranks("life", 2, PYTHONOPTIMIZE="1") as started:
-        reports = [process.rest() for process in started]
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("", id="plain"),
+        pytest.param("1", id="without assertions", marks=pytest.mark.slow),
+    ],
+)
+def life(request: pytest.FixtureRequest) -> Life:
+    """Two ranks' reports by topic, from one launch; and how the processes ended."""
+    with ranks("life", 2, PYTHONOPTIMIZE=request.param, GLOO_SOCKET_IFNAME="lo") as started:
+        reports = [process.rest(90.0) for process in started]
         last = [each[-1]["at"] for each in reports]
         codes = [process.wait() for process in started]
         ended = time.monotonic()
