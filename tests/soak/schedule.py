@@ -17,7 +17,7 @@ MERGES_EVERY = 10
 ENDINGS = {"close": 2, "late": 2, "short freeze": 2, "kill": 4, "raise": 2, "leave": 2, "freeze": 1}
 """How an epoch ends, and how often among all."""
 HARMLESS = ("close", "late", "short freeze")
-EPOCH_CALLS = 250
+EPOCH_CALLS, UNTIL_NOTICED = 250, 100_000
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,13 @@ class Schedule:
         return Epoch(number, int(calls), ending, victim, call, check, faults.get(ending, ()))
 
     def tried(self, epoch: Epoch) -> int:
-        """How many calls a rank makes that nothing happens to itself."""
-        return epoch.calls + (epoch.ending not in HARMLESS)
+        """How many calls a rank makes that nothing happens to itself.
+
+        A rank that is killed inside a call may have given its part before: the others go on until
+        they notice.
+        """
+        after = {"kill": UNTIL_NOTICED}.get(epoch.ending, 1)
+        return epoch.calls + (0 if epoch.ending in HARMLESS else after)
 
     def frozen_seconds(self, epoch: Epoch) -> float:
         """How long a frozen rank stays so."""
