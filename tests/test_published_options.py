@@ -50,13 +50,15 @@ def test_zero_is_not_unset(given: dict[str, Any]) -> None:  # B52
 
 
 @pytest.mark.parametrize("name", ["page_size", "block"])
-def test_zero_is_no_setting_of_a_strategy(name: Any) -> None:  # B52
+def test_zero_is_no_setting_of_a_strategy(name: str) -> None:  # B52
     if name not in inspect.signature(MergeOptions).parameters:
         pytest.skip("no such option")
 
+    settings: dict[str, Any] = {name: 0}
+
     def fn(comm: Communicator) -> None:
         with pytest.raises(CommArgumentError, match=name):
-            dc.TopKMerge(comm, 4, 8, output="slots", options=MergeOptions(**{name: 0}))
+            dc.TopKMerge(comm, 4, 8, output="slots", options=MergeOptions(**settings))
 
     run_ranks(fn, 2)
 

@@ -72,7 +72,8 @@ class Schedule:
         each = rng.sample(list(ENDINGS), len(ENDINGS))
         more = rng.choices(list(ENDINGS), list(ENDINGS.values()), k=count - 2 - len(each))
         borders = sorted(rng.sample(range(1, self.gathers), count - 1))
-        sizes = np.diff([0, *borders, self.gathers])
+        ends = (*borders, self.gathers)
+        sizes = [end - start for start, end in zip((0, *borders), ends, strict=True)]
         endings = ["close", *each, *more, "close"]
         return tuple(self._epoch(*each) for each in zip(range(count), sizes, endings, strict=True))
 
@@ -80,7 +81,7 @@ class Schedule:
         rng = random.Random(f"{self.seed}/epoch/{number}")
         others = [rank for rank in range(self.size) if rank != self.spared]
         victim = rng.choice(others) if ending == "kill" else rng.randrange(self.size)
-        call = rng.randrange(calls) if ending in HARMLESS else int(calls)
+        call = rng.randrange(calls) if ending in HARMLESS else calls
         faults: dict[str, tuple[Fault, ...]] = {
             "late": tuple(
                 Delay(rank, late, seconds=rng.uniform(0, 0.05))
@@ -93,7 +94,7 @@ class Schedule:
             "short freeze": (Stop(victim, call),),
         }
         check = rng.choice(("0", "merge", "all"))
-        return Epoch(number, int(calls), ending, victim, call, check, faults.get(ending, ()))
+        return Epoch(number, calls, ending, victim, call, check, faults.get(ending, ()))
 
     def tried(self, epoch: Epoch) -> int:
         """How many calls a rank makes that nothing happens to itself.
