@@ -64,6 +64,8 @@ def life() -> None:
         ids = torch.arange(K, dtype=torch.int32).repeat(ROWS, 1)
         merge(scores, ids)
         said += [repr(merge), merge.explain()]
+    for secret in (torch.full((4,), SECRET_INTEGER), torch.full((4,), SECRET_FLOAT)):
+        comm.all_gather_into(torch.empty(comm.size, 4, dtype=secret.dtype), secret)
     said += failures(comm)
     listening = listeners()
     comm.close()
