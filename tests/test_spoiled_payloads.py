@@ -5,6 +5,7 @@ library owes is that no byte of a peer becomes an index outside of what the call
 that does not end, or a write outside of the result.
 """
 
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -18,12 +19,14 @@ from dcp_comm.errors import CommMismatch
 from dcp_comm.rendezvous import Rendezvous
 from dcp_comm.testing import run_ranks
 from dcp_comm.testing.faults import Fault, FaultPlan, Flip, Truncate
+from dcp_comm.topk.options import MergeOptions
 from tests.oracle import Ints
 from tests.topk.cases import Case, merge_on_a_rank
 from tests.topk.scores import drawn
 
 RANKS, ROWS, K, SENDER = 3, 4, 12, 1
 MAX_ID = 2**31 - 1
+BY_OWNERS = MergeOptions(transport="owner")
 BITS = (0, 1, 15, 30, 31, 32, 33, 47, 62, 63, 64 * 5 + 31, 64 * 5 + 63)
 """Of ids and scores of the first numbers that a rank sends."""
 
@@ -33,6 +36,7 @@ SCHEMES = [
     ("gather", "local"),
     ("owner", "local"),
     ("splitter", "local"),
+    ("splitter by owners", "local"),
 ]
 wraps = pytest.mark.xfail(strict=True, reason="an id beyond 2^31 - 1 wraps to a negative one")
 
@@ -41,7 +45,8 @@ def a_case(strategy: str, output: str) -> Case:
     """Rows longer than K on every rank, each over the same tokens."""
     rng = np.random.default_rng(5)
     scores, lengths = drawn("few", ROWS, 60, rng), np.full(ROWS, 60)
-    return Case(scores, lengths, RANKS, K, output=output, strategy=strategy)
+    case = Case(scores, lengths, RANKS, K, output=output, strategy=strategy.split(maxsplit=1)[0])
+    return replace(case, options=BY_OWNERS) if "by owners" in strategy else case
 
 
 def merged(case: Case, *faults: Fault) -> list[Ints]:
@@ -83,9 +88,11 @@ def unless_in_range(case: Case, found: list[Ints]) -> None:
         ("owner", "local", 1),
         ("splitter", "local", 0),
         ("splitter", "local", 1),
+        *(("splitter by owners", "local", call) for call in range(4)),
     ],
 )
 def test_a_flipped_bit_never_leads_out_of_range(strategy: str, output: str, call: int) -> None:
+    """Of keys, of lengths and of positions alike, in each exchange."""
     case = a_case(strategy, output)
     for bit in BITS:
         unless_in_range(case, merged(case, Flip(SENDER, call, bit)))
