@@ -8,12 +8,12 @@ struct Table {
   const int* pages;
   i64 stride, requests, width;
   const void* request_of_row;
-  i64 wide_requests, page_size;
+  i64 requests_form, page_size;
 
   // The slot of a local position of a row, -1 where the table has none.
   __device__ __forceinline__ int slot(i64 row, int local) const {
     if (local < 0) return -1;
-    const i64 request = load_integer(request_of_row, row, wide_requests, row);
+    const i64 request = load_integer(request_of_row, row, requests_form, row);
     const u32 size = static_cast<u32>(page_size), at = static_cast<u32>(local);
     const i64 page = at / size;
     if (request < 0 || request >= requests || page >= width) return -1;
@@ -77,11 +77,11 @@ struct Verdict {
   int *ids, i64 ids_stride, int *counts, unsigned char *certified, u64 *uncertified,              \
       i64 by_position, i64 is_local, SHARD_PARAMETERS, const int *pages,                          \
       i64 pages_stride, i64 requests, i64 pages_width, const void *request_of_row,                \
-      i64 wide_requests, i64 page_size
+      i64 requests_form, i64 page_size
 
 #define EMISSION                                                                                 \
   Emission {                                                                                     \
     ids, ids_stride, counts, certified, uncertified, by_position, is_local, SHARD, Table {       \
-      pages, pages_stride, requests, pages_width, request_of_row, wide_requests, page_size       \
+      pages, pages_stride, requests, pages_width, request_of_row, requests_form, page_size       \
     }                                                                                            \
   }

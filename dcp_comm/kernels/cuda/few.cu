@@ -18,10 +18,6 @@ __device__ __forceinline__ int larger_in(const u64* run, int count, u64 word) {
   return first;
 }
 
-__device__ __forceinline__ int rank_of(const u64* words, int runs, int n, int run, int at) {
-  return at + larger_elsewhere<false>(words, runs, n, n, run, words[run * n + at]);
-}
-
 extern "C" __global__ void __launch_bounds__(1024)
     merge_few(const i64* keys, i64 rows, i64 runs, i64 k, i64 own_run, EMISSION_PARAMETERS) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -40,12 +36,9 @@ extern "C" __global__ void __launch_bounds__(1024)
 
   const bool writes = own_run < 0 || own_run == run;
   for (int at = thread; at < n; at += 1024) {
-    // Ranks rise along a run: where a warp's first word loses, which costs little to find out as all
-    // lanes read the same words, all of them do.
-    if (rank_of(words, static_cast<int>(runs), n, run, at / 32 * 32) >= n) break;
     const u64 word = words[run * n + at];
     if (word == 0) break;
-    const int rank = rank_of(words, static_cast<int>(runs), n, run, at);
+    const int rank = at + larger_elsewhere<false>(words, static_cast<int>(runs), n, n, run, word);
     if (rank >= n) break;
     if (writes) ids_of_row.write(own_run < 0 ? rank : at, word);
     atomicMax(&won, at + 1);

@@ -54,10 +54,12 @@ __device__ __forceinline__ int load_bits(const void* data, i64 at, i64 dtype) {
   return dtype == BFLOAT16 ? static_cast<int>(half << 16) : half_bits(half);
 }
 
-// Integers of 32 or 64 bits; `wide` says which. A null pointer means `otherwise`.
-__device__ __forceinline__ i64 load_integer(const void* data, i64 at, i64 wide, i64 otherwise) {
+// One of integers whose form is twice their stride, and one more if they have 64 bits instead of 32.
+// A null pointer means `otherwise`.
+__device__ __forceinline__ i64 load_integer(const void* data, i64 at, i64 form, i64 otherwise) {
   if (data == nullptr) return otherwise;
-  return wide ? __ldg(static_cast<const i64*>(data) + at)
+  at *= form >> 1;
+  return form & 1 ? __ldg(static_cast<const i64*>(data) + at)
               : static_cast<i64>(__ldg(static_cast<const int*>(data) + at));
 }
 

@@ -9,7 +9,7 @@ struct Candidates {
   const int* ids;
   i64 ids_stride;
   const void* lengths;
-  i64 wide_lengths;
+  i64 lengths_form;
   Shard shard;
   i64 most, mask_neg_inf;
 };
@@ -31,7 +31,7 @@ struct LookedUp {
   const void* logits;
   i64 stride, width, dtype;
   const void* starts;
-  i64 wide_starts;
+  i64 starts_form;
 
   struct Row {
     const void* logits;
@@ -44,7 +44,7 @@ struct LookedUp {
     }
   };
   __device__ __forceinline__ Row of_row(i64 row) const {
-    const i64 start = load_integer(starts, row, wide_starts, 0);
+    const i64 start = load_integer(starts, row, starts_form, 0);
     return {logits, dtype, row * stride + start, -start, width - start};
   }
 };
@@ -53,7 +53,7 @@ template <int CAPACITY, typename Scores>
 __device__ __forceinline__ void pack(i64* run, int k, const Scores& scores, const Candidates& from) {
   using Sort = Sorter<CAPACITY>;
   const i64 row = blockIdx.x;
-  const i64 length = min(load_integer(from.lengths, row, from.wide_lengths, from.most), from.most);
+  const i64 length = min(load_integer(from.lengths, row, from.lengths_form, from.most), from.most);
   const int* mine = from.ids + row * from.ids_stride;
   const auto scores_of_row = scores.of_row(row);
   int ids[ITEMS];
@@ -75,21 +75,21 @@ __device__ __forceinline__ void pack(i64* run, int k, const Scores& scores, cons
 }
 
 #define CANDIDATE_PARAMETERS                                                                     \
-  const int *ids, i64 ids_stride, const void *lengths, i64 wide_lengths, SHARD_PARAMETERS,        \
+  const int *ids, i64 ids_stride, const void *lengths, i64 lengths_form, SHARD_PARAMETERS,        \
       i64 most, i64 mask_neg_inf
 
 #define CANDIDATES \
-  Candidates { ids, ids_stride, lengths, wide_lengths, SHARD, most, mask_neg_inf }
+  Candidates { ids, ids_stride, lengths, lengths_form, SHARD, most, mask_neg_inf }
 
 #define PACK_PARAMETERS i64 *run, i64 k, CANDIDATE_PARAMETERS, const int *scores, i64 stride
 
 #define PACK_LOGITS_PARAMETERS                                                                   \
   i64 *run, i64 k, CANDIDATE_PARAMETERS, const void *logits, i64 stride, i64 width, i64 dtype,    \
-      const void *starts, i64 wide_starts
+      const void *starts, i64 starts_form
 
 #define PACK(CAPACITY)                                                                           \
   pack<CAPACITY>(run, static_cast<int>(k), Listed{scores, stride}, CANDIDATES)
 
 #define PACK_LOGITS(CAPACITY)                                                                    \
   pack<CAPACITY>(run, static_cast<int>(k),                                                       \
-                 LookedUp{logits, stride, width, dtype, starts, wide_starts}, CANDIDATES)
+                 LookedUp{logits, stride, width, dtype, starts, starts_form}, CANDIDATES)

@@ -204,7 +204,7 @@ def _whole(k: int, size: int) -> SplitterShape:
     For one run t is smaller than it could be: windows must hold what is open where valid keys are
     few, and so at least B - 1 keys.
     """
-    block = min(k, 32 if size > 4 else 64)
+    block = min(k, 32 if size > 2 else 64)
     if size > 1:
         return splitter_shape(k, size, block)
     settled = max(0, k // block - 1)
@@ -230,9 +230,10 @@ def _pointer(tensor: Tensor | None) -> int:
 
 
 def _integers(column: Tensor | None) -> tuple[int, int]:
-    """Return where integers of 32 or 64 bits lie, and whether they have 64."""
-    column = None if column is None else column.contiguous()
-    return _pointer(column), int(column is not None and column.dtype == torch.int64)
+    """Return where integers lie, and their form: twice the stride, one more for 64 bits."""
+    if column is None:
+        return 0, 0
+    return column.data_ptr(), 2 * column.stride(0) + (column.dtype == torch.int64)
 
 
 def _sizes(size: int, shape: SplitterShape) -> Iterator[int]:
