@@ -165,7 +165,9 @@ def _write(stored: Planes, keys: Tensor, slots: Tensor, power_of_two: bool) -> N
 def quantized(keys: Tensor, *, power_of_two: bool) -> tuple[Tensor, Tensor]:
     """Return keys (n, D) as fp8 in uint8 (n, D), and their scales float32 (n,)."""
     wide = keys.to(torch.float32)
-    scales = wide.abs().amax(1).clamp_(min=SMALLEST_PEAK) / LARGEST_FP8
+    peaks = wide.abs().amax(1).clamp_(min=SMALLEST_PEAK)
+    # By a tensor: CUDA divides by a number as if by multiplying with its rounded reciprocal.
+    scales = peaks / torch.full_like(peaks, LARGEST_FP8)
     if power_of_two:
         # The bits of a positive float32, rounded up to the next one without a fraction.
         scales = (((scales.view(torch.int32) + 0x7FFFFF) >> 23) << 23).view(torch.float32)
