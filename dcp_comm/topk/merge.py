@@ -107,7 +107,7 @@ class TopKMerge:
         check_int("TopKMerge", "shard_rank", place, 0, comm.size - 1)
         check_int("TopKMerge", "interleave", interleave, 1)
         shard = Shard(place, comm.size, interleave)
-        kernels = primitives_for(comm.device, k, comm.size)
+        kernels = primitives_for(comm.device, k, comm.size, options.block)
         self._problem = Problem(comm, k, kernels, output, order, shard, mask_neg_inf)
         link = link_of(refuse, link, comm.device)
         self._choice = Choice(self._problem, max_rows, strategy, chunk_rows, options, link)

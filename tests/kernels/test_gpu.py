@@ -37,6 +37,7 @@ def numbers(device: str = "cuda:0") -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_a_kernel_runs_on_the_current_stream(launcher: CudaLauncher) -> None:
+    sums(launcher, *numbers())  # so that it is compiled
     for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
         with torch.cuda.stream(stream):
             given, out = numbers()

@@ -15,11 +15,14 @@ from torch import Tensor
 from dcp_comm.cli.bench import rows
 from dcp_comm.cli.bench.inputs import Part, Question
 from dcp_comm.cli.bench.work import Work
-from dcp_comm.kernels import torch_ops as ops
+from dcp_comm.kernels.dispatch import primitives_for
 from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
-from dcp_comm.topk.keys import PAD, encode, ids_of
+from dcp_comm.kernels.primitives import Emission, Primitives
+from dcp_comm.sharding import Shard
+from dcp_comm.topk.keys import encode, ids_of
 from dcp_comm.topk.local import local_topk
 
+_OURS = "dcp_comm kernels"
 RowBytes = Callable[[Question], int]
 
 
@@ -101,12 +104,26 @@ def _sort(batch: Batch) -> Work:
     )
 
 
+def _kernels(batch: Batch) -> Primitives:
+    size, _, k = batch.runs.shape
+    kernels = primitives_for(batch.runs.device, k, size)
+    kernels.prepare()
+    return kernels
+
+
+def _emission(batch: Batch, shard: Shard | None) -> Emission:
+    ids = torch.empty_like(batch.part.ids)
+    counts, certified = torch.empty_like(ids[:, 0]), torch.empty_like(ids[:, 0], dtype=torch.bool)
+    uncertified = torch.zeros((), dtype=torch.int64, device=ids.device)
+    return Emission(ids, counts, certified, uncertified, False, shard, None)
+
+
 def _pack_sort(batch: Batch) -> Work:
-    run, part = torch.empty_like(batch.keys[0]), batch.part
+    run, part, kernels = torch.empty_like(batch.keys[0]), batch.part, _kernels(batch)
     columns = (part.logits, part.ids, None, part.lengths)
     return Work(
         "pack + sort",
-        lambda: ops.pack_logits(run, *columns, shard=part.shard, mask_neg_inf=True),
+        lambda: kernels.pack_logits(run, *columns, shard=part.shard, mask_neg_inf=True),
         [run],
         lambda: rows.differing(run, batch.runs[0]),
     )
@@ -124,45 +141,37 @@ def _select_unsorted(batch: Batch) -> Work:
 
 
 def _select_sorted(batch: Batch) -> Work:
-    ids, runs, k = torch.empty_like(batch.part.ids), batch.runs, batch.question.k
-
-    def select() -> None:
-        ops.emit(ids, runs, ops.prefix_lengths(runs, k), by_position=False, shard=None)
-
-    wanted = batch.question.winners
-    return Work("select sorted runs + emit", select, [ids], lambda: rows.differing(ids, wanted))
+    kernels, to, wanted = _kernels(batch), _emission(batch, None), batch.question.winners
+    return Work(
+        "select sorted runs + emit",
+        lambda: kernels.merge_runs(batch.runs, None, to),
+        [to.ids],
+        lambda: rows.differing(to.ids, wanted),
+    )
 
 
 def _split(batch: Batch) -> Work:
     """What strategy "splitter" does between its exchanges, whose results stay from before."""
-    shape, k = _shape(batch.question), batch.question.k
-    ids, runs, shard = torch.empty_like(batch.part.ids), batch.runs, batch.part.shard
-    size, count, _ = runs.shape
+    shape, kernels, runs = _shape(batch.question), _kernels(batch), batch.runs
+    to, (size, count, _) = _emission(batch, batch.part.shard), runs.shape
     splitters = runs.new_empty(size, count, shape.splitters)
     windows = runs.new_empty(size, count, shape.window)
-
-    def settle() -> tuple[Tensor, Tensor]:
-        settled = ops.prefix_lengths(splitters, shape.settled)
-        x = ops.threshold(splitters, settled, shape.settled)
-        return x, (settled * shape.block).masked_fill(x == PAD, k)
-
+    starts, answers = runs.new_empty(size, count), runs.new_empty(1, count)
     for rank in range(size):
-        ops.copy_splitters(splitters[rank], runs[rank], shape.block)
-    _, starts = settle()
+        kernels.copy_splitters(splitters[rank], runs[rank], shape.block)
+    kernels.open_windows(splitters, starts, None, shape)
     for rank in range(size):
-        ops.copy_windows(windows[rank], runs[rank], starts[rank])
+        kernels.copy_windows(windows[rank], runs[rank], starts[rank])
 
     def split() -> None:
-        ops.copy_splitters(splitters[0], runs[0], shape.block)
-        x, starts = settle()
-        ops.copy_windows(windows[0], runs[0], starts[0])
-        opened = ops.prefix_lengths(windows, shape.window)
-        ops.certify(splitters, x.minimum(ops.threshold(windows, opened, shape.window)))
-        lengths = (starts[0] + opened[0]).minimum(ops.count_ge(runs[:1], PAD + 1))
-        ops.emit(ids, runs[:1], lengths, by_position=False, shard=shard)
+        kernels.copy_splitters(splitters[0], runs[0], shape.block)
+        kernels.open_windows(splitters, answers, 0, shape)
+        kernels.copy_windows(windows[0], runs[0], answers[0])
+        kernels.close_windows(splitters, windows, answers, 0, shape)
+        kernels.emit_own(runs[0], answers[0], to)
 
     wanted = batch.question.own(0)
-    return Work("splitter searches + emit", split, [ids], lambda: rows.differing(ids, wanted))
+    return Work("splitter searches + emit", split, [to.ids], lambda: rows.differing(to.ids, wanted))
 
 
 def _local(batch: Batch) -> Work:
@@ -200,7 +209,7 @@ STAGES = (
     Stage("local top-K", "dcp_comm.local_topk", _local, local_row_bytes),
     Stage("pack from logits", "torch ops", _pack, lambda q: 16 * q.k),
     Stage("sort", "torch ops", _sort, lambda q: 16 * q.k),
-    Stage("pack + sort", "torch ops", _pack_sort, lambda q: 16 * q.k),
+    Stage("pack + sort", _OURS, _pack_sort, lambda q: 16 * q.k),
     Stage(
         "select unsorted lists",
         "torch ops",
@@ -208,7 +217,7 @@ STAGES = (
         lambda q: (8 * q.size + 4) * q.k,
         ranks=True,
     ),
-    Stage("select sorted runs + emit", "torch ops", _select_sorted, lambda q: 12 * q.k, ranks=True),
-    Stage("splitter searches + emit", "torch ops", _split, _split_bytes, ranks=True),
+    Stage("select sorted runs + emit", _OURS, _select_sorted, lambda q: 12 * q.k, ranks=True),
+    Stage("splitter searches + emit", _OURS, _split, _split_bytes, ranks=True),
 )
 """The library's."""

@@ -32,8 +32,8 @@ _ITEMS = 4  # keys a thread of a block that sorts
 _BLOCK = 256  # threads of one that copies or emits
 _WARPS = _BLOCK // 32
 _SPAN = 128  # ids that a warp emits
-_ROWS = 4  # rows of one that searches, a warp each
-_SHARED = 200 << 10  # bytes that a block may have on every GPU with NCCL's collectives in mind
+_ROWS = 4  # rows of one that searches, a warp each, at most
+_SHARED = 160 << 10  # bytes that a block may have from compute capability 8.0 on
 _MOST = 1 << 31
 
 
@@ -187,8 +187,9 @@ class CudaPrimitives(Primitives):
         return 16 * self._capacity + 1024
 
     def _search(self, kernel: str, rows: int, width: int, *args: int) -> None:
-        shared = _ROWS * _KEY_BYTES * self._size * width
-        self._launch(kernel, -(-rows // _ROWS), _ROWS * 32, shared, *args)
+        of_a_row = _KEY_BYTES * self._size * width
+        together = min(_ROWS, _SHARED // of_a_row)
+        self._launch(kernel, -(-rows // together), together * 32, together * of_a_row, *args)
 
     def _copy(self, kernel: str, to: Tensor, *args: int) -> None:
         self._launch(kernel, -(-to.numel() // _BLOCK), _BLOCK, 0, to.data_ptr(), *args)
@@ -209,6 +210,11 @@ def _whole(k: int, size: int) -> SplitterShape:
         return splitter_shape(k, size, block)
     settled = max(0, k // block - 1)
     return SplitterShape(k, block, -(-k // block), settled, k - settled * block)
+
+
+def fits(shape: SplitterShape, size: int) -> bool:
+    """Return whether a row's splitters and windows can be searched in shared memory."""
+    return _KEY_BYTES * size * _padded(max(shape.splitters, shape.window)) <= _SHARED
 
 
 def _padded(width: int) -> int:

@@ -5,7 +5,7 @@
 
 constexpr int MAX_RUNS = 8;
 constexpr int LANES = 32;
-constexpr int ROWS = 4;  // of a block whose warps search a row each
+constexpr int MOST_ROWS = 4;  // of a block whose warps search a row each
 constexpr u32 ALL_LANES = ~0u;
 
 // Sizes of the block-splitter lemma (dcp_comm/topk/splitter.py).

@@ -70,7 +70,7 @@ __device__ __forceinline__ Opened open(const Row& row, const i64* keys) {
 // `width` places for words of a row and run.
 #define ROW                                                                                      \
   Row {                                                                                          \
-    static_cast<i64>(blockIdx.x) * ROWS + threadIdx.x / LANES, rows,                             \
+    static_cast<i64>(blockIdx.x) * (blockDim.x / LANES) + threadIdx.x / LANES, rows,                             \
         static_cast<int>(threadIdx.x % LANES),                                                   \
         reinterpret_cast<u64*>(memory) + threadIdx.x / LANES * runs * width, Lemma {             \
       static_cast<int>(runs), static_cast<int>(k), static_cast<int>(block),                      \
@@ -78,14 +78,14 @@ __device__ __forceinline__ Opened open(const Row& row, const i64* keys) {
     }                                                                                            \
   }
 
-extern "C" __global__ void __launch_bounds__(ROWS* LANES)
+extern "C" __global__ void __launch_bounds__(MOST_ROWS* LANES)
     open_windows(const i64* splitters, i64* starts, i64 own, ROW_PARAMETERS) {
   extern __shared__ __align__(16) unsigned char memory[];
   const Row row = ROW;
   if (row.row < rows) row.answer(starts, own, open(row, splitters).start);
 }
 
-extern "C" __global__ void __launch_bounds__(ROWS* LANES) close_windows(
+extern "C" __global__ void __launch_bounds__(MOST_ROWS* LANES) close_windows(
     const i64* splitters, const i64* windows, i64* verdicts, i64 own, ROW_PARAMETERS) {
   extern __shared__ __align__(16) unsigned char memory[];
   const Row row = ROW;
