@@ -7,6 +7,7 @@ stays dead, every wait bounded, everything counted.
 import logging
 import os
 import threading
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -223,6 +224,8 @@ class Channel:
         """
         if is_refusal(error) or self.latch.holds(error):
             return
+        # Its frames hold the group whose connections the other ranks wait on.
+        traceback.clear_frames(error.__traceback__)
         if isinstance(error, DcpCommError):
             self.latch.check()
             told = f" ({account})" if account else ""

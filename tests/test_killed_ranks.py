@@ -72,10 +72,6 @@ def test_all_lose_a_rank_killed_at_any_call_of_any_strategy(
     assert all_lose_the_killed_rank(strategy, Kill(victim, call)) < 2
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="frames of a caught error hold the gloo group, and its connections stay open",
-)
 @pytest.mark.parametrize(("victim", "check"), [(0, "all"), (1, "0")])
 def test_ranks_that_exchange_nothing_with_the_killed_one_lose_it_too(
     victim: int, check: str

@@ -16,6 +16,7 @@ from dcp_comm.sharding import Shard
 from dcp_comm.topk.keys import BEST, MAX_ID, PAD, encode, id_words, ids_of, score_words
 
 BLOCK_ROWS = 64
+_LEAST_ID_WORD = 0xFFFFFFFF - MAX_ID
 
 
 def row_blocks(rows: int, size: int = BLOCK_ROWS) -> Iterator[slice]:
@@ -180,6 +181,7 @@ def unseal(ids: Tensor) -> Tensor:
     last = ids[:, -1]
     certified = last < 0
     last.copy_(torch.where(last < -1, -2 - last, last))
+    ids.clamp_(min=-1)
     return certified
 
 
@@ -197,6 +199,8 @@ def emit(
     """
     for rows in row_blocks(ids.shape[0]):
         keys = _compact(runs[:, rows], lengths[:, rows], ids.shape[1])
+        # No key that `encode` makes, but maybe a peer: an id out of range never wins.
+        keys = keys.masked_fill(id_words(keys) < _LEAST_ID_WORD, PAD)
         if by_position:
             keys = id_words(keys)
         if by_position or runs.shape[0] > 1:

@@ -42,9 +42,12 @@ def scores_of(keys: Tensor) -> Tensor:
 
 
 def ids_of(keys: Tensor) -> Tensor:
-    """Return the int64 global ids; -1 for `PAD`. Keys stripped by `id_words` give the same."""
-    low = id_words(keys)
-    return (_LOW - low).masked_fill(low == 0, -1)
+    """Return the int64 global ids; -1 for `PAD`, and for any key that `encode` never makes.
+
+    Keys stripped by `id_words` give the same.
+    """
+    ids = _LOW - id_words(keys)
+    return ids.masked_fill(ids > MAX_ID, -1)
 
 
 def score_words(keys: Tensor) -> Tensor:

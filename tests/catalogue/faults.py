@@ -349,7 +349,6 @@ SECURITY = {
             "test_spoiled_payloads.py::test_a_truncated_payload_never_leads_out_of_range",
             "topk/test_slots.py::test_what_the_table_does_not_have_is_absent",
         ),
-        why_not="Global ids that a peer sends beyond 2^31 - 1 still come out negative.",
     ),
     "S6": Case(
         "waits on peers; secrets; files; assertions",

@@ -49,6 +49,7 @@ extern "C" __global__ void __launch_bounds__(256)
       sure = id < 0;
       if (id < -1) id = -2 - id;
     }
+    id = max(id, -1);
     if (at < k) to.ids[row * to.stride + at] = id;
     valid += __syncthreads_count(id >= 0);
   }

@@ -32,10 +32,9 @@ __device__ __forceinline__ float score_of_ordered(int ordered) {
   return __int_as_float(ordered ^ ((ordered >> 31) & 0x7FFFFFFF));
 }
 
-// Of a word or of its low half alone; -1 for padding. No valid id has a low half of 0.
+// Of a word or of its low half alone; -1 for padding, and for any word that encode() never makes.
 __device__ __forceinline__ int id_of(u64 word) {
-  const u32 low = static_cast<u32>(word);
-  return low == 0 ? -1 : static_cast<int>(~low);
+  return max(static_cast<int>(~static_cast<u32>(word)), -1);
 }
 
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };

@@ -60,6 +60,7 @@ __device__ __forceinline__ void merge_runs(const i64* keys, i64 rows, int runs, 
     for (int next = 1; next < runs; ++next) run += at >= begins[next];
     const i64* words = keys + (run * rows + row) * k;
     own[item] = at < count ? word_of_key(__ldg(words + (at - begins[run]))) : 0;
+    if (id_of(own[item]) < 0) own[item] = 0;  // a peer may send what encode() never makes
   }
   if (own_run >= 0 && !to.by_position) {
     const Emission::Row in_order = to.of_row(row);
