@@ -6,6 +6,7 @@ Four ranks run as threads of this process, and one alone for comparison.
 import torch
 
 import dcp_comm as dc
+from dcp_comm.attention import sparse_attention
 from dcp_comm.indexer import write_keys
 from dcp_comm.testing import run_ranks
 
@@ -16,7 +17,7 @@ LIMITS = dc.IndexerLimits(
 
 
 def attend(comm: dc.Communicator) -> torch.Tensor:
-    """Index, select and attend on one rank; every rank returns the output of all tokens."""
+    """Index, select and attend on one rank; every rank returns the output of all heads."""
     dice = torch.Generator().manual_seed(0)  # what layers before computed, on every rank alike
     index_keys, latents = torch.randn(2, TOKENS, DIM, generator=dice)
     index_q, weights = torch.randn(1, 4, DIM, generator=dice), torch.rand(1, 4, generator=dice)
@@ -37,16 +38,13 @@ def attend(comm: dc.Communicator) -> torch.Tensor:
 
     batch = dc.IndexerBatch([TOKENS], [1], table)
     winners = indexer.decode(index_q, weights, keys, batch, workspace)
-    own = cache[winners.ids[0, : int(winners.counts[0])]]  # slots: no further translation
-
-    scores = q @ own.T / DIM**0.5
-    out, lse = scores.softmax(1) @ own, scores.logsumexp(1)
-    everyone = torch.empty(comm.size, HEADS)
-    comm.all_gather_into(everyone, lse)
-    share = (lse - everyone.logsumexp(0)).exp()[:, None]
-    total = torch.where(share > 0, share * out, 0.0)  # a rank without winners counts as nothing
-    comm.all_reduce(total)
-    return total
+    out, lse = sparse_attention(
+        q[None], cache, DIM, winners.ids, winners.counts, scale=DIM**-0.5
+    )  # MLA: the latents are keys and values; slots need no further translation
+    mine = dc.lse_merge(comm, out, lse).out  # of this rank's heads
+    everyone = torch.empty(comm.size, *mine.shape)
+    comm.all_gather_into(everyone, mine)
+    return everyone.transpose(0, 1).reshape(HEADS, DIM)
 
 
 if __name__ == "__main__":
