@@ -39,7 +39,7 @@ def attend(comm: dc.Communicator) -> torch.Tensor:
     batch = dc.IndexerBatch([TOKENS], [1], table)
     winners = indexer.decode(index_q, weights, keys, batch, workspace)
     out, lse = sparse_attention(
-        q[None], cache, DIM, winners.ids, winners.counts, scale=DIM**-0.5
+        q[None], cache[:, None], DIM, winners.ids, winners.counts, scale=DIM**-0.5
     )  # MLA: the latents are keys and values; slots need no further translation
     mine = dc.lse_merge(comm, out, lse).out  # of this rank's heads
     everyone = torch.empty(comm.size, *mine.shape)
