@@ -27,7 +27,7 @@ class Settings:
         two_nccl: ``DCP_COMM_TWO_NCCL=1``: do not refuse a process with two different libnccl.
         cache_dir: ``DCP_COMM_CACHE_DIR``: absolute path of the folder that keeps compiled kernels;
             by default ``dcp_comm`` in ``$XDG_CACHE_HOME``, or in ``~/.cache``.
-        kernels: ``DCP_COMM_KERNELS``: what does a merge's arithmetic on CUDA: ``cuda`` kernels,
+        kernels: ``DCP_COMM_KERNELS``: what does the arithmetic on CUDA: ``cuda`` kernels,
             compiled at run time, or ``torch`` operations; empty for kernels where they can be had.
     """
 

@@ -18,6 +18,7 @@ from dcp_comm.indexer.scoring import Score, relu_scores
 from dcp_comm.sharding import Shard
 from dcp_comm.specs import BufferSpec
 from dcp_comm.topk.arguments import INTEGERS, Refuse
+from dcp_comm.topk.local import local_topk
 from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.topk.options import MergeOptions
 from dcp_comm.topk.result import MergeResult
@@ -119,13 +120,16 @@ class SparseIndexer:
             workspace.reserve(*path.specs(), owner=path.owner)
 
     def prepare(self) -> None:
-        """Agree on the options with the other ranks; collective, done by the first calls if not.
+        """Agree on the options with the other ranks and compile; collective.
+
+        The first calls do what was not done before; no graph must capture that.
 
         Raises:
             CommMismatch: Ranks differ in an option.
         """
         self._prefill.merge.prepare()
         self._decode.merge.prepare()
+        local_topk(torch.zeros(1, 1, device=self._comm.device), self._setup.limits.k)
 
     def slots(self, batch: IndexerBatch) -> Tensor:
         """Return where the rows' own new keys belong in this rank's cache, for `write_keys`.

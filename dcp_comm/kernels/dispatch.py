@@ -1,15 +1,23 @@
-"""The one place that chooses how the merge's arithmetic runs."""
+"""The one place that chooses how the arithmetic runs."""
+
+from collections.abc import Callable
+from functools import cache
 
 import torch
+from torch import Tensor
 
 from dcp_comm.errors import BackendUnavailable, refusal
-from dcp_comm.kernels.cuda import compiler
+from dcp_comm.kernels import torch_topk
+from dcp_comm.kernels.cuda import compiler, local
 from dcp_comm.kernels.cuda.launcher import cuda_launcher
 from dcp_comm.kernels.cuda.primitives import MAX_K, MAX_SIZE, MIN_K, CudaPrimitives, fits
 from dcp_comm.kernels.lemma import splitter_shape
 from dcp_comm.kernels.primitives import Primitives
 from dcp_comm.kernels.torch_primitives import TorchPrimitives
 from dcp_comm.settings import Settings
+
+LocalTopK = Callable[[Tensor, int, Tensor | None, Tensor | None, bool], tuple[Tensor, Tensor]]
+"""`dcp_comm.local_topk`, for checked arguments."""
 
 
 def primitives_for(device: torch.device, k: int, size: int, block: int | None = None) -> Primitives:
@@ -23,27 +31,48 @@ def primitives_for(device: torch.device, k: int, size: int, block: int | None = 
     Raises:
         BackendUnavailable: ``DCP_COMM_KERNELS=cuda`` asks for kernels that cannot be had.
     """
-    if device.type != "cuda":
-        return TorchPrimitives("the only way on this device")
-    asked = Settings.from_environment().kernels
-    if asked == "torch":
-        return TorchPrimitives("DCP_COMM_KERNELS asks for it")
-    why_not = _why_not(k, size, block)
-    if why_not and asked == "cuda":
-        remedy = "Unset DCP_COMM_KERNELS for torch operations"
-        text = refusal("TopKMerge", "DCP_COMM_KERNELS", "'cuda'", why_not, remedy=remedy)
-        raise BackendUnavailable(text)
-    if why_not:
-        return TorchPrimitives(f"CUDA kernels need {why_not}")
+    why_torch = _why_torch(device, "TopKMerge", lambda: _merge_limits(k, size, block))
+    if why_torch:
+        return TorchPrimitives(why_torch)
     return CudaPrimitives(cuda_launcher(device.index or 0), k, size)
 
 
-def _why_not(k: int, size: int, block: int | None) -> str:
-    """Return what kernels need that is not so; empty if they can be had."""
+@cache
+def local_topk_for(device: torch.device, k: int) -> LocalTopK:
+    """Return what finds the K best columns of rows of logits on the device; all give the same bits.
+
+    It is chosen once: to read the environment takes longer than a kernel.
+
+    Raises:
+        BackendUnavailable: ``DCP_COMM_KERNELS=cuda`` asks for kernels that cannot be had.
+    """
+    limits = "" if k <= local.MAX_K else f"k up to {local.MAX_K}, not {k}"
+    if _why_torch(device, "local_topk", lambda: limits):
+        return torch_topk.local_topk
+    return local.local_topk
+
+
+def _why_torch(device: torch.device, operation: str, limits: Callable[[], str]) -> str:
+    """Return why torch operations do it; empty if CUDA kernels do, which need ``limits`` empty."""
+    if device.type != "cuda":
+        return "the only way on this device"
+    asked = Settings.from_environment().kernels
+    if asked == "torch":
+        return "DCP_COMM_KERNELS asks for it"
+    why_not = limits() or compiler.missing()
+    if why_not and asked == "cuda":
+        remedy = "Unset DCP_COMM_KERNELS for torch operations"
+        text = refusal(operation, "DCP_COMM_KERNELS", "'cuda'", why_not, remedy=remedy)
+        raise BackendUnavailable(text)
+    return why_not and f"CUDA kernels need {why_not}"
+
+
+def _merge_limits(k: int, size: int, block: int | None) -> str:
+    """Return what the merge's kernels need that is not so; empty if it is."""
     if not MIN_K <= k <= MAX_K:
         return f"k of {MIN_K} to {MAX_K}, not {k}"
     if size > MAX_SIZE:
         return f"at most {MAX_SIZE} ranks, not {size}"
     if not fits(splitter_shape(k, size, block), size):
         return f"options.block large enough for the splitters of a row to fit, not {block}"
-    return compiler.missing()
+    return ""

@@ -1,14 +1,10 @@
 """A rank's own top-K by the selection contract, for callers without a kernel that keeps it."""
 
-import torch
 from torch import Tensor
 
 from dcp_comm.checks import check_int
-from dcp_comm.kernels.torch_ops import row_blocks
+from dcp_comm.kernels.dispatch import local_topk_for
 from dcp_comm.topk.arguments import LOGITS, Refuse
-from dcp_comm.topk.keys import encode, ids_of, scores_of
-
-_BLOCK_ELEMENTS = 1 << 20
 
 
 def local_topk(
@@ -23,6 +19,10 @@ def local_topk(
     A row is the columns ``start .. start + length`` of its logits, as far as they exist; positions
     count from ``start``. NaN never wins, -0.0 equals 0.0 (and comes back as 0.0).
 
+    On CUDA it is enqueued on the current stream and reads nothing back. Kernels do it for k up to
+    4096, compiled by the first call of a process, which a graph must not capture; otherwise torch
+    operations do. All give the same bits.
+
     Args:
         logits: float32, bfloat16 or float16 (T, N), any strides.
         k: At least 1; may exceed N.
@@ -35,31 +35,12 @@ def local_topk(
 
     Raises:
         CommArgumentError: A dtype, shape, device or k is not as above.
+        BackendUnavailable: ``DCP_COMM_KERNELS=cuda`` asks for kernels that cannot be had.
     """
     Refuse("local_topk").unless_tensor("logits", logits, (None, None), LOGITS)
     refuse = Refuse("local_topk", logits.device)
-    rows, width = logits.shape
+    rows = logits.shape[0]
     check_int("local_topk", "k", k, 1)
     refuse.unless_integers("starts", starts, rows)
     refuse.unless_integers("lengths", lengths, rows)
-    scores = logits.new_full((rows, k), -torch.inf, dtype=torch.float32)
-    ids = logits.new_full((rows, k), -1, dtype=torch.int32)
-    kept = min(k, width)
-    for block in row_blocks(rows, max(1, _BLOCK_ELEMENTS // max(1, width))):
-        keys = _keys(logits, starts, lengths, block, mask_neg_inf)
-        best = keys.topk(kept, dim=1).values
-        scores[block, :kept] = scores_of(best)
-        ids[block, :kept] = ids_of(best)
-    return scores, ids
-
-
-def _keys(
-    logits: Tensor, starts: Tensor | None, lengths: Tensor | None, rows: slice, mask_neg_inf: bool
-) -> Tensor:
-    """Return int64 (rows, N) keys, `PAD` outside each row's own columns."""
-    ids = torch.arange(logits.shape[1], device=logits.device)[None, :]
-    if starts is not None:
-        ids = ids - starts[rows, None]
-    if lengths is not None:
-        ids = ids.masked_fill(ids >= lengths[rows, None], -1)
-    return encode(logits[rows].to(torch.float32), ids, mask_neg_inf=mask_neg_inf)
+    return local_topk_for(logits.device, k)(logits, k, starts, lengths, mask_neg_inf)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcp_comm.errors import CommArgumentError
-from dcp_comm.topk import local
+from dcp_comm.kernels import torch_topk
 from dcp_comm.topk.local import local_topk
 from tests import oracle
 from tests.topk.local_cases import check_local
@@ -44,7 +44,7 @@ def test_rows_are_cut_into_blocks_without_a_seam(k: int, monkeypatch: pytest.Mon
     rng = np.random.default_rng(k)
     logits = torch.from_numpy(drawn("few", 11, 2500, rng))
     for elements in (1, 7500, 1 << 20):
-        monkeypatch.setattr(local, "_BLOCK_ELEMENTS", elements)
+        monkeypatch.setattr(torch_topk, "BLOCK_ELEMENTS", elements)
         check_local(logits, k, np.zeros(11, dtype=int), np.full(11, 2500))
 
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from dcp_comm.communicator import Communicator
 from dcp_comm.errors import CommArgumentError, DcpCommError
 from dcp_comm.kernels import torch_ops as ops
+from dcp_comm.kernels import torch_topk
 from dcp_comm.specs import BufferSpec
 from dcp_comm.testing import run_ranks
-from dcp_comm.topk import keys, local
+from dcp_comm.topk import keys
 from dcp_comm.topk.arguments import Refuse
 from dcp_comm.topk.gather import Gather
 from dcp_comm.topk.job import MergeJob
@@ -182,7 +183,7 @@ def merging(case: Case) -> Callable[[], object]:
 
 MUTATIONS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     "tie rule flipped in the merge": (larger_id_first(ops), merging(a_case("equal"))),
-    "tie rule flipped in the local stage": (larger_id_first(local), check_ties_of_local_topk),
+    "tie rule flipped in the local stage": (larger_id_first(torch_topk), check_ties_of_local_topk),
     "row_start dropped": (
         without("pack_logits", 3),
         merging(a_case("normal", logits=torch.float32)),

@@ -15,11 +15,16 @@ constexpr i64 MAX_ID = 0x7FFFFFFF;
 __device__ __forceinline__ u64 word_of_key(i64 key) { return static_cast<u64>(key) ^ SIGN; }
 __device__ __forceinline__ i64 key_of_word(u64 word) { return static_cast<i64>(word ^ SIGN); }
 
-// Of a score's bits and a global id. Only bits are looked at: arithmetic would depend on how
-// subnormals are treated.
+// A score's bits as an integer of the same order; NaN are beyond both infinities. Only bits are
+// looked at: arithmetic would depend on how subnormals are treated.
+__device__ __forceinline__ int ordered_bits(int bits) {
+  const int ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF);
+  return ordered == -1 ? 0 : ordered;  // -0.0 equals 0.0
+}
+
+// Of a score's bits and an id.
 __device__ __forceinline__ u64 encode(int bits, u32 id, bool mask_neg_inf) {
-  int ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF);
-  if (ordered == -1) ordered = 0;  // -0.0 equals 0.0
+  const int ordered = ordered_bits(bits);
   if (ordered < ~INF_BITS + static_cast<int>(mask_neg_inf) || ordered > INF_BITS) return 0;
   return static_cast<u64>(static_cast<u32>(ordered) ^ 0x80000000u) << 32 | ~id;
 }
@@ -39,11 +44,12 @@ __device__ __forceinline__ int id_of(u64 word) {
 
 enum Dtype { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
 
+// A half's exponent and mantissa, moved to those of a float, make it times 2^-112, exactly.
 __device__ __forceinline__ int half_bits(u32 half) {
-  const u32 sign = (half & 0x8000u) << 16, rest = half & 0x7FFFu;
-  if (rest >= 0x7C00u) return static_cast<int>(sign | INF_BITS | (rest & 0x3FFu) << 13);
-  if (rest >= 0x400u) return static_cast<int>(sign | ((rest << 13) + (112u << 23)));
-  return static_cast<int>(sign | __float_as_uint(static_cast<float>(rest) * 5.9604644775390625e-8f));
+  const u32 rest = half & 0x7FFFu;
+  const u32 bits = __float_as_uint(__fmul_rn(__uint_as_float(rest << 13), 5.192296858534828e33f));
+  const u32 beyond = rest >= 0x7C00u ? INF_BITS : 0;
+  return static_cast<int>((half & 0x8000u) << 16 | bits | beyond);
 }
 
 // The float32 bits of element `at`.

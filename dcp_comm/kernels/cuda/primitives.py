@@ -7,9 +7,9 @@ its inputs alone, not on the order in which threads run: keys are distinct, and 
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
+from dcp_comm.kernels.cuda.arguments import DTYPES, integers, pointer
 from dcp_comm.kernels.cuda.launcher import Launcher
 from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
 from dcp_comm.kernels.primitives import Emission, Primitives
@@ -26,7 +26,6 @@ MIN_K = MAX_SIZE
 MOST_FEW = 128
 """Rows up to which ranking every key takes less time than selecting first."""
 
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _KEY_BYTES = 8
 _ITEMS = 4  # keys a thread of a block that sorts
 _BLOCK = 256  # threads of one that copies or emits
@@ -91,9 +90,9 @@ class CudaPrimitives(Primitives):
     ) -> None:
         """Look up, encode and sort in one kernel; a score is read once."""
         candidates = _candidates(ids, lengths, shard, mask_neg_inf)
-        dtype = _DTYPES[logits.dtype]
+        dtype = DTYPES[logits.dtype]
         where = (logits.data_ptr(), logits.stride(0), logits.shape[1], dtype)
-        columns = (*where, *_integers(row_starts))
+        columns = (*where, *integers(row_starts))
         self._sort("pack_logits", run, run.data_ptr(), run.shape[1], *candidates, *columns)
 
     def merge_runs(self, runs: Tensor, own: int | None, to: Emission) -> None:
@@ -158,10 +157,10 @@ class CudaPrimitives(Primitives):
         """Write the prefix as it is, or sort it first where it is wanted by position."""
         rows, k = run.shape
         if to.by_position:
-            self._sort("emit_sorted", run, run.data_ptr(), k, _pointer(verdicts), *_emission(to))
+            self._sort("emit_sorted", run, run.data_ptr(), k, pointer(verdicts), *_emission(to))
             return
         blocks = -(-rows * -(-k // _SPAN) // _WARPS)
-        args = (run.data_ptr(), rows, k, _pointer(verdicts))
+        args = (run.data_ptr(), rows, k, pointer(verdicts))
         self._launch("emit_own", blocks, _BLOCK, 0, *args, *_emission(to))
 
     def _merge(self, runs: Tensor, own: int, seal: int, emission: tuple[int, ...]) -> None:
@@ -231,17 +230,6 @@ def _divisor(number: int) -> tuple[int, int]:
 _NO_TABLE = (0, 0, 0, 0, 0, 0, 0)
 
 
-def _pointer(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def _integers(column: Tensor | None) -> tuple[int, int]:
-    """Return where integers lie, and their form: twice the stride, one more for 64 bits."""
-    if column is None:
-        return 0, 0
-    return column.data_ptr(), 2 * column.stride(0) + (column.dtype == torch.int64)
-
-
 def _sizes(size: int, shape: SplitterShape) -> Iterator[int]:
     yield from (size, shape.k, shape.block, shape.splitters, shape.settled, shape.window)
 
@@ -258,7 +246,7 @@ _GLOBAL = (0, *_shard(Shard(0, 1)))
 def _candidates(
     ids: Tensor, lengths: Tensor | None, shard: Shard, mask_neg_inf: bool
 ) -> tuple[int, ...]:
-    columns = (ids.data_ptr(), ids.stride(0), *_integers(lengths))
+    columns = (ids.data_ptr(), ids.stride(0), *integers(lengths))
     most = shard.local_length(_MOST)
     return *columns, *_shard(shard), most, int(mask_neg_inf)
 
@@ -275,4 +263,4 @@ def _table(to: Emission) -> tuple[int, ...]:
         return _NO_TABLE
     pages = to.table.pages
     where = (pages.data_ptr(), pages.stride(0), pages.shape[0], pages.shape[1])
-    return *where, *_integers(to.table.requests), min(to.table.page_size, _MOST)
+    return *where, *integers(to.table.requests), min(to.table.page_size, _MOST)

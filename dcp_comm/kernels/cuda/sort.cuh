@@ -8,16 +8,17 @@
 
 #include "keys.cuh"
 
-constexpr int ITEMS = 4;    // words a thread
+constexpr int ITEMS = 4;    // words a thread of most
 constexpr int CROWD = 128;  // a bin with more words is spread again instead of compared pairwise
 
-template <int CAPACITY>
+// Of up to CAPACITY words, EACH to a thread.
+template <int CAPACITY, int EACH = ITEMS>
 struct Sorter {
-  static constexpr int THREADS = CAPACITY / ITEMS;
-  static constexpr int BINS = 2 * CAPACITY;
+  static constexpr int THREADS = CAPACITY / EACH;
+  static constexpr int BINS = 8 * THREADS;
   static constexpr int WARPS = THREADS / 32;
-  static constexpr int BITS = CAPACITY == 512 ? 10 : CAPACITY == 1024 ? 11 : CAPACITY == 2048 ? 12 : 13;
-  static_assert(1 << BITS == BINS, "a power of two from 512 on");
+  static constexpr int BITS = BINS == 1024 ? 10 : BINS == 2048 ? 11 : BINS == 4096 ? 12 : 13;
+  static_assert(1 << BITS == BINS, "a power of two from 1024 to 8192");
   // Segments of a round are disjoint, and larger than CROWD.
   static constexpr int SEGMENTS = CAPACITY / CROWD;
 
@@ -28,7 +29,7 @@ struct Sorter {
     u32 segments[2][SEGMENTS];  // begin << 16 | end
     u32 pushed[2];
   };
-  static_assert(sizeof(Shared) <= 16 * CAPACITY + 1024, "what primitives.py asks for");
+  static_assert(sizeof(Shared) <= 8 * CAPACITY + 4 * BINS + 1024, "what launches ask for");
 
   // All dynamic shared memory of a block that sorts begins with it.
   static __device__ __forceinline__ Shared& shared() {
@@ -44,20 +45,30 @@ struct Sorter {
   //
   // All threads call it, and after a barrier if the shared memory was in use.
   template <typename Emit>
-  static __device__ __forceinline__ void sort(u64 (&own)[ITEMS], int count, bool by_score,
+  static __device__ __forceinline__ void sort(u64 (&own)[EACH], int count, bool by_score,
                                               const Emit& emit) {
     if (threadIdx.x == 0) shared().pushed[0] = 0;
-    u32 place[ITEMS];
+    u32 place[EACH];
     spread(own, place, 0, count, by_score, 0);
     if (shared().pushed[0] == 0) {
 #pragma unroll
-      for (int item = 0; item < ITEMS; ++item)
+      for (int item = 0; item < EACH; ++item)
         if (place_of(item) < count) emit(static_cast<int>(place[item]), own[item]);
       return;
     }
     settle(own, place, 0, count);
     refine();
     for (int at = threadIdx.x; at < count; at += THREADS) emit(at, shared().words[at]);
+  }
+
+  // Sorts the first `count` of shared().words in place.
+  //
+  // All threads call it, after a barrier, and may read what is sorted when it returns. Apart, so
+  // that it costs the loops around it no registers.
+  static __device__ __noinline__ void sort_words(int count, bool by_score) {
+    if (threadIdx.x == 0) shared().pushed[0] = 0;
+    sort_segment(0, count, by_score, 0);
+    refine();
   }
 
  private:
@@ -91,23 +102,28 @@ struct Sorter {
       for (u32 which = 0; which < all.pushed[now]; ++which) {
         const u32 segment = all.segments[now][which];
         const int begin = static_cast<int>(segment >> 16), end = static_cast<int>(segment & 0xFFFF);
-        u64 own[ITEMS];
-        u32 place[ITEMS];
-#pragma unroll
-        for (int item = 0; item < ITEMS; ++item)
-          own[item] = begin + place_of(item) < end ? all.words[begin + place_of(item)] : 0;
-        spread(own, place, begin, end, false, next);
-        settle(own, place, begin, end);
+        sort_segment(begin, end, false, next);
       }
     }
   }
 
+  // Puts a segment's words into place, but for those of crowded bins, whose segments are pushed.
+  static __device__ __forceinline__ void sort_segment(int begin, int end, bool by_value, int next) {
+    u64 own[EACH];
+    u32 place[EACH];
+#pragma unroll
+    for (int item = 0; item < EACH; ++item)
+      own[item] = begin + place_of(item) < end ? shared().words[begin + place_of(item)] : 0;
+    spread(own, place, begin, end, by_value, next);
+    settle(own, place, begin, end);
+  }
+
   // Puts words into place.
-  static __device__ __forceinline__ void settle(const u64 (&own)[ITEMS],
-                                                const u32 (&place)[ITEMS], int begin, int end) {
+  static __device__ __forceinline__ void settle(const u64 (&own)[EACH],
+                                                const u32 (&place)[EACH], int begin, int end) {
     __syncthreads();
 #pragma unroll
-    for (int item = 0; item < ITEMS; ++item)
+    for (int item = 0; item < EACH; ++item)
       if (begin + place_of(item) < end) shared().words[begin + place[item]] = own[item];
     __syncthreads();
   }
@@ -115,7 +131,7 @@ struct Sorter {
   // Exchanges `own` so that each thread knows the place of its words within the segment.
   //
   // Words of crowded bins get any place of their bin, and their segments are pushed.
-  static __device__ __forceinline__ void spread(u64 (&own)[ITEMS], u32 (&place)[ITEMS], int begin,
+  static __device__ __forceinline__ void spread(u64 (&own)[EACH], u32 (&place)[EACH], int begin,
                                                 int end, bool by_value, int next) {
     Shared& all = shared();
     const int count = end - begin;
@@ -123,7 +139,7 @@ struct Sorter {
       reinterpret_cast<uint4*>(all.bins)[which * THREADS + threadIdx.x] = make_uint4(0, 0, 0, 0);
     const Spread map = range(own, count, by_value);
 #pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
+    for (int item = 0; item < EACH; ++item) {
       if (place_of(item) < count) {
         const u32 bin = map.bin(own[item]);
         place[item] = bin << 16 | atomicAdd(&all.bins[bin], 1u);
@@ -134,13 +150,13 @@ struct Sorter {
     __syncthreads();
     u64* words = all.words + begin;
 #pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
+    for (int item = 0; item < EACH; ++item) {
       if (place_of(item) < count)
         words[all.bins[place[item] >> 16] + (place[item] & 0xFFFF)] = own[item];
     }
     __syncthreads();
 #pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
+    for (int item = 0; item < EACH; ++item) {
       if (place_of(item) < count) {
         own[item] = words[place_of(item)];
         place[item] = rank(words, own[item], map.bin(own[item]), place_of(item));
@@ -161,7 +177,7 @@ struct Sorter {
     return static_cast<u32>(before);
   }
 
-  static __device__ __forceinline__ Spread range(const u64 (&own)[ITEMS], int count,
+  static __device__ __forceinline__ Spread range(const u64 (&own)[EACH], int count,
                                                  bool by_value) {
     u32 low, high;
     Spread map;
@@ -195,12 +211,12 @@ struct Sorter {
   }
 
   // The least and the largest of the segment's scores, or ids, in the order of words.
-  static __device__ __forceinline__ void bounds(const u64 (&own)[ITEMS], int count, bool score,
+  static __device__ __forceinline__ void bounds(const u64 (&own)[EACH], int count, bool score,
                                                 bool skip_padding, u32* least, u32* largest) {
     Shared& all = shared();
     u32 low = ~0u, high = 0;
 #pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
+    for (int item = 0; item < EACH; ++item) {
       if (place_of(item) >= count || (skip_padding && own[item] == 0)) continue;
       low = min(low, half(own[item], score));
       high = max(high, half(own[item], score));

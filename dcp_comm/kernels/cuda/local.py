@@ -1,0 +1,112 @@
+"""The exact top-K of rows of logits by CUDA kernels: nothing synchronises.
+
+One block finds a row's winners in one pass over its logits. Where rows are few and long, several
+blocks list what may win of their part of a row, and one joins their lists. What comes out depends
+on the logits alone.
+"""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from dcp_comm.kernels.cuda.arguments import DTYPES, integers
+from dcp_comm.kernels.cuda.launcher import Launcher, cuda_launcher
+
+THREADS = {2048: 512, 4096: 1024}
+"""Threads of a block that finds up to so many winners, as the sources have it."""
+
+MAX_K = max(THREADS)
+
+_COLUMNS_A_THREAD = 16
+_MOST_PARTS = 32
+_THREADS_AT_ONCE = 1024  # of a multiprocessor, by the registers that they need
+
+
+def local_topk(
+    logits: Tensor, k: int, starts: Tensor | None, lengths: Tensor | None, mask_neg_inf: bool
+) -> tuple[Tensor, Tensor]:
+    """Do what `dcp_comm.local_topk` does, for checked arguments on CUDA and k up to `MAX_K`.
+
+    Scratch is allocated as torch does, and a copy of logits that have gaps between columns.
+    """
+    (rows, width), device = logits.shape, logits.device
+    if width > 1 and logits.stride(1) != 1:
+        logits = logits.contiguous()
+    scores = logits.new_empty((rows, k), dtype=torch.float32)
+    ids = logits.new_empty((rows, k), dtype=torch.int32)
+    parts = parts_of_a_row(rows, width, k, _multiprocessors(device))
+    scratch = logits.new_empty((rows, parts, k + 1), dtype=torch.int64)
+    write_topk(
+        cuda_launcher(device.index),
+        scores,
+        ids,
+        logits,
+        starts,
+        lengths,
+        mask_neg_inf=mask_neg_inf,
+        scratch=scratch,
+    )
+    return scores, ids
+
+
+def write_topk(
+    launcher: Launcher,
+    scores: Tensor,
+    ids: Tensor,
+    logits: Tensor,
+    starts: Tensor | None,
+    lengths: Tensor | None,
+    *,
+    mask_neg_inf: bool,
+    scratch: Tensor,
+) -> None:
+    """Write each row's K best columns, as `dcp_comm.local_topk` gives them; nothing is allocated.
+
+    Args:
+        launcher: Launches the kernels.
+        scores: float32 (T, K), K at most `MAX_K`, contiguous, overwritten.
+        ids: int32 (T, K), contiguous, overwritten.
+        logits: float32, bfloat16 or float16 (T, N), unit stride within a row. Only the columns that
+            are a row's own are read.
+        starts: int32 or int64 (T,), first column of each row; None for 0.
+        lengths: int32 or int64 (T,), columns of each row; None for all.
+        mask_neg_inf: Whether -inf is padding.
+        scratch: int64 (T, P, K + 1), contiguous, overwritten: for P blocks that share a row, at
+            most a warp's lanes; 0 for one that does it alone.
+    """
+    (rows, parts, _), k = scratch.shape, ids.shape[1]
+    if rows == 0:
+        return
+    capacity = _capacity(k)
+    threads, shared = THREADS[capacity], 24 * capacity + 2048  # as the sources assert it
+    words = scratch.data_ptr()
+    where = (logits.data_ptr(), logits.stride(0), logits.shape[1], DTYPES[logits.dtype])
+    columns = (*where, *integers(starts), *integers(lengths))
+    args = (*columns, k, int(mask_neg_inf), words, words + 8 * rows * parts * k, parts)
+    if parts:
+        launcher.launch(f"topk_list_{capacity}", (parts, rows), threads, shared, *args)
+    winners = (scores.data_ptr(), ids.data_ptr())
+    launcher.launch(f"topk_{capacity}", (rows, 1), threads, shared, *args, *winners)
+
+
+def parts_of_a_row(rows: int, width: int, k: int, multiprocessors: int) -> int:
+    """Return how many blocks share a row; 0 if one does it alone.
+
+    A second kernel pays where rows alone would leave half of the multiprocessors idle.
+    """
+    if rows == 0 or 2 * rows > multiprocessors:
+        return 0
+    threads = THREADS[_capacity(k)]
+    tiles = -(-width // (_COLUMNS_A_THREAD * threads))
+    parts = min(multiprocessors * _THREADS_AT_ONCE // threads // rows, tiles, _MOST_PARTS)
+    return parts if parts > 1 else 0
+
+
+def _capacity(k: int) -> int:
+    return next(each for each in THREADS if k <= each)
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,0 +1,170 @@
+// One block finds the best of a row, in one pass over its logits.
+//
+// Scores at or above a threshold are appended to a buffer in shared memory. When it is full it is
+// sorted, all but the k best are dropped, and the threshold rises above the last of them: rows are
+// read in the order of positions, so that a later equal score loses. How good the first threshold
+// is decides how long this takes, never what comes out.
+#pragma once
+
+#include "sort.cuh"
+#include "topk_row.cuh"
+
+// The sum of this lane's value and those of the lanes before it.
+__device__ __forceinline__ u32 sum_through(u32 value) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const u32 left = __shfl_up_sync(~0u, value, step);
+    if (lane >= step) value += left;
+  }
+  return value;
+}
+
+template <int THREADS, int CAPACITY>
+struct Collector {
+  using Sort = Sorter<CAPACITY, CAPACITY / THREADS>;
+  static constexpr int WARPS = THREADS / 32;
+  static constexpr int FOURS = 4;                // vectors a thread has of a tile
+  static constexpr u32 SHARE = 32 * FOURS;       // vectors a warp has of a tile
+  static constexpr u32 TILE = THREADS * FOURS;   // vectors of a tile
+  static constexpr u32 ROOM = CAPACITY - 6;      // the edges of a row always get in
+  // Warps get in one by one, whole: there must be room for one behind the k best.
+  static_assert(4 * SHARE <= ROOM - CAPACITY / 2, "or a full buffer would stay full");
+
+  struct Shared {
+    typename Sort::Shared sort;
+    u32 demands[2][32];  // of warps for room; those of the next turn are 0
+    u32 sums[32];
+    u32 found[3];
+  };
+  static_assert(sizeof(Shared) <= 12 * CAPACITY + 2048, "what local.py asks for");
+
+  Shared& shared;
+  const int k;
+  const bool mask_neg_inf;
+  const float lowest;  // any score that may win is at or above it
+  float threshold;
+  u32 count = 0;       // of words in the buffer, the same in all threads
+  u32 sorted = 0;      // of them; behind are scores and positions as they were read
+
+  __device__ __forceinline__ Collector(Shared& memory, int k, bool mask_neg_inf)
+      : shared(memory),
+        k(k),
+        mask_neg_inf(mask_neg_inf),
+        lowest(score_of_ordered(~INF_BITS + static_cast<int>(mask_neg_inf))),
+        threshold(lowest) {
+    if (threadIdx.x < 32) shared.demands[0][threadIdx.x] = 0;
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ static u32 tiles(const Row& row) {
+    return (row.vectors + TILE - 1) / TILE;
+  }
+
+  // Appends what may win of some tiles and, if wanted, of the row's edges; sorts if `always`, or
+  // if there are more than k words.
+  __device__ __forceinline__ void collect(const Row& row, u32 tile, u32 end, bool edges,
+                                          bool always) {
+    u32 served = 0;  // warps whose share of the tile is in
+    for (;;) {
+      stream(row, end, &tile, &served);
+      if (tile == end && edges) append_edges(row);
+      if (tile < end || always || count > static_cast<u32>(k)) sort();
+      if (tile == end) break;
+    }
+  }
+
+  // The word at a place of the buffer.
+  __device__ __forceinline__ u64 word(u32 at) const {
+    const u64 word = shared.sort.words[at];
+    if (at < sorted) return word;
+    return encode(static_cast<int>(word >> 32), static_cast<u32>(word), mask_neg_inf);
+  }
+
+ private:
+  // Goes on until the end, or until the buffer is full. The next tile is on its way while this one
+  // is appended, in the same registers: few scores are chosen, and those are loaded again.
+  __device__ __forceinline__ void stream(const Row& row, u32 end, u32* tile, u32* served) {
+    if (*tile == end) return;
+    const u32 behind = end * TILE < row.vectors ? end * TILE : row.vectors;
+    Four own[FOURS] = {};
+    row.load(vector_of(*tile), 32, behind, own);
+    do {
+      const u32 chosen = choose(row, *tile, own);
+      row.load(vector_of(*tile + 1), 32, behind, own);
+      *served = append(row, *tile, chosen, *served);
+      if (*served < WARPS) return;
+      *served = 0;
+    } while (++*tile < end);
+  }
+
+  __device__ __forceinline__ static u32 vector_of(u32 tile) {
+    return tile * TILE + threadIdx.x / 32 * SHARE + threadIdx.x % 32;
+  }
+
+  // A bit for each of this thread's columns that exist and reach the threshold.
+  __device__ __forceinline__ u32 choose(const Row& row, u32 tile, const Four (&own)[FOURS]) const {
+    u32 chosen = 0;
+#pragma unroll
+    for (int four = 0; four < FOURS; ++four) {
+      const Four wide = row.widen(own[four]);
+#pragma unroll
+      for (int at = 0; at < 4; ++at)
+        if (__uint_as_float(wide.bits[at]) >= threshold) chosen |= 1u << (4 * four + at);
+    }
+    if ((tile + 1) * TILE <= row.vectors) return chosen;
+#pragma unroll
+    for (int four = 0; four < FOURS; ++four)
+      if (vector_of(tile) + four * 32 >= row.vectors) chosen &= ~(15u << 4 * four);
+    return chosen;
+  }
+
+  // Serves whole warps in their order, from `served` on; returns how many are served now.
+  __device__ __forceinline__ u32 append(const Row& row, u32 tile, u32 chosen, u32 served) {
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (warp < served) chosen = 0;
+    u32* demands = shared.demands[turn];
+    turn ^= 1;
+    u32 place = 0;  // the order within a warp is left to chance
+    if (chosen != 0) place = atomicAdd(&demands[warp], static_cast<u32>(__popc(chosen)));
+    __syncthreads();
+    const u32 demand = lane < WARPS ? demands[lane] : 0;
+    if (lane == 0) shared.demands[turn][warp] = 0;
+    __syncwarp();
+    u32 total = __reduce_add_sync(~0u, demand), fit = WARPS;
+    const u32 before = __reduce_add_sync(~0u, lane < warp ? demand : 0);
+    if (count + total > ROOM) {
+      const u32 end = sum_through(demand);
+      fit = __popc(__ballot_sync(~0u, lane < WARPS && count + end <= ROOM));
+      total = fit == 0 ? 0 : __shfl_sync(~0u, end, static_cast<int>(fit) - 1);
+    }
+    if (warp >= fit) chosen = 0;
+    place += count + before;
+    for (; chosen != 0; chosen &= chosen - 1) {
+      const u32 at = __ffs(static_cast<int>(chosen)) - 1;
+      shared.sort.words[place++] = row.entry(4 * vector_of(tile) + at / 4 * 128 + at % 4);
+    }
+    count += total;
+    return fit;
+  }
+
+  // Whatever their scores are: there is room, and the sort will tell.
+  __device__ __forceinline__ void append_edges(const Row& row) {
+    if (threadIdx.x < row.edges) shared.sort.words[count + threadIdx.x] = row.edge(threadIdx.x);
+    count += row.edges;
+  }
+
+  __device__ __forceinline__ void sort() {
+    __syncthreads();
+    for (u32 at = sorted + threadIdx.x; at < count; at += THREADS) shared.sort.words[at] = word(at);
+    __syncthreads();
+    Sort::sort_words(static_cast<int>(count), true);
+    if (count >= static_cast<u32>(k)) {
+      count = k;
+      threshold = score_of_ordered(ordered_score(shared.sort.words[k - 1]) + 1);
+    }
+    sorted = count;
+  }
+
+  u32 turn = 0;
+};

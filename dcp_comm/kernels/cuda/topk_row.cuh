@@ -1,0 +1,99 @@
+// A row of logits, read four columns at a time.
+#pragma once
+
+#include "keys.cuh"
+
+struct Logits {
+  const void* data;
+  i64 stride, width, dtype;
+  const void* starts;
+  i64 starts_form;
+  const void* lengths;
+  i64 lengths_form;
+
+  __device__ __forceinline__ i64 start(i64 row) const {
+    const i64 start = load_integer(starts, row, starts_form, 0);
+    return start < -MAX_ID - 1 ? -MAX_ID - 1 : start > width ? width : start;
+  }
+  __device__ __forceinline__ i64 length(i64 row) const {
+    const i64 length = load_integer(lengths, row, lengths_form, MAX_ID + 1);
+    return length <= MAX_ID ? length : MAX_ID + 1;
+  }
+};
+
+// Four neighbouring columns as they lie in memory: halves are two to a word.
+struct Four {
+  u32 bits[4];
+};
+
+// The columns of a row that exist and are its own: aligned vectors, and up to three columns before
+// them and three behind, its edges. Nothing beside these is read.
+struct Row {
+  const char* base;  // of vector 0
+  u32 vectors;
+  u32 first;         // position of column 0 of vector 0
+  u32 before, edges; // edges before vector 0, and in all
+  i64 dtype;
+
+  __device__ __forceinline__ Row(const Logits& logits, i64 row) : dtype(logits.dtype) {
+    const i64 start = logits.start(row);
+    const i64 behind = start + logits.length(row);
+    const i64 low = start > 0 ? start : 0;
+    const i64 high = behind < logits.width ? behind : logits.width;
+    const u32 columns = high > low ? static_cast<u32>(high - low) : 0;
+    const u32 size = dtype == FLOAT32 ? 4 : 2;
+    const u64 address = reinterpret_cast<u64>(logits.data) + (row * logits.stride + low) * size;
+    const u32 odd = static_cast<u32>(address / size) % 4;
+    before = (4 - odd) % 4;
+    before = before < columns ? before : columns;
+    vectors = (columns - before) / 4;
+    edges = columns - 4 * vectors;
+    base = reinterpret_cast<const char*>(address + before * size);
+    first = static_cast<u32>(low - start) + before;
+  }
+
+  __device__ __forceinline__ u32 columns() const { return 4 * vectors + edges; }
+
+  // Vectors `vector`, `vector + step`, and so on, as far as they are before `behind`.
+  template <int COUNT>
+  __device__ __forceinline__ void load(u32 vector, u32 step, u32 behind, Four (&to)[COUNT]) const {
+    if (dtype == FLOAT32) {
+      const uint4* from = reinterpret_cast<const uint4*>(base) + vector;
+#pragma unroll
+      for (int each = 0; each < COUNT; ++each) {
+        if (vector + each * step >= behind) continue;
+        const uint4 four = __ldg(from + each * step);
+        to[each] = {{four.x, four.y, four.z, four.w}};
+      }
+    } else {
+      const uint2* from = reinterpret_cast<const uint2*>(base) + vector;
+#pragma unroll
+      for (int each = 0; each < COUNT; ++each) {
+        if (vector + each * step >= behind) continue;
+        const uint2 four = __ldg(from + each * step);
+        to[each].bits[0] = four.x;
+        to[each].bits[1] = four.y;
+      }
+    }
+  }
+
+  // The bits of float32, whatever was loaded.
+  __device__ __forceinline__ Four widen(const Four& four) const {
+    if (dtype == FLOAT32) return four;
+    const u32 low = four.bits[0], high = four.bits[1];
+    if (dtype == BFLOAT16) return {{low << 16, low & ~0xFFFFu, high << 16, high & ~0xFFFFu}};
+    return {{static_cast<u32>(half_bits(low & 0xFFFF)), static_cast<u32>(half_bits(low >> 16)),
+             static_cast<u32>(half_bits(high & 0xFFFF)), static_cast<u32>(half_bits(high >> 16))}};
+  }
+
+  // The bits of a score above its position; columns count from vector 0.
+  __device__ __forceinline__ u64 entry(i64 column) const {
+    const u32 bits = static_cast<u32>(load_bits(base, column, dtype));
+    return static_cast<u64>(bits) << 32 | (first + static_cast<u32>(column));
+  }
+
+  __device__ __forceinline__ u64 edge(u32 at) const {
+    const i64 behind = 4 * static_cast<i64>(vectors);
+    return entry(static_cast<i64>(at) - before + (at < before ? 0 : behind));
+  }
+};
