@@ -72,9 +72,10 @@ def missing() -> str:
     """Return what a compiler needs that is not here; empty if all is."""
     try:
         cuda = _cuda()
-        cuda.pathfinder.load_nvidia_dynamic_lib("nvrtc")
     except BackendUnavailable as error:
         return str(error)
+    try:
+        cuda.pathfinder.load_nvidia_dynamic_lib("nvrtc")
     except cuda.pathfinder.DynamicLibNotFoundError as error:
         return f"NVRTC: {error}"
     return ""
