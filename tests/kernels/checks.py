@@ -1,0 +1,147 @@
+"""Every primitive on drawn inputs, both ways; on whatever device a `Both` runs."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from dcp_comm.kernels.cuda import primitives as cuda
+from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
+from dcp_comm.kernels.primitives import Emission, Primitives
+from tests.kernels.both import Both
+
+Write = Callable[[Primitives, Tensor], None]
+Emit = Callable[[Primitives, Emission], None]
+
+LOGITS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def check_pack(both: Both) -> None:
+    """`pack` on the first and the last rank."""
+    for rank in sorted({0, both.point.size - 1}):
+        _check_pack(both, rank, both.point.seed + rank)
+
+
+def _check_pack(both: Both, rank: int, turn: int) -> None:
+    rows, k = both.point.rows, both.point.k
+    (ids, lengths), shard = both.candidates(), both.shard(rank)
+    columns = both.give(both.scores(k), turn % 3), both.give(ids, turn % 2)
+    told, masked = both.integers(lengths, turn), bool(turn % 2)
+    both.equal(
+        lambda way, run: way.pack(run, *columns, told, shard=shard, mask_neg_inf=masked), rows, k
+    )
+
+
+def check_pack_logits(both: Both) -> None:
+    """`pack_logits` from each dtype."""
+    for each, dtype in enumerate(LOGITS):
+        _check_pack_logits(both, dtype, each % both.point.size, both.point.seed + each)
+
+
+def _check_pack_logits(both: Both, dtype: torch.dtype, rank: int, turn: int) -> None:
+    """With ids whose columns do not exist, starts before the first column, and no column at all."""
+    rows, k = both.point.rows, both.point.k
+    (ids, lengths), shard = both.candidates(), both.shard(rank)
+    logits = both.scores(2 * k + 5 if turn % 7 else 0).to(dtype)
+    near = both.rng.integers(-3, 8, rows)
+    far = both.rng.choice([2**31 - 1, -(2**31), k], rows)
+    starts = both.integers(far if turn % 5 == 0 else near, turn + 1)
+    columns = both.give(logits, turn % 4), both.give(ids, turn % 2), starts
+    told, masked = both.integers(lengths, turn), bool(turn % 2)
+    both.equal(
+        lambda way, run: way.pack_logits(run, *columns, told, shard=shard, mask_neg_inf=masked),
+        rows,
+        k,
+    )
+
+
+def check_merges(both: Both) -> None:
+    """`merge_runs` of all and of one, by both of its kernels; `merge_sealed` and `unseal`."""
+    point, runs = both.point, both.runs()
+    for own in (None, point.seed % point.size):
+        table = None if own is None or point.seed % 2 else both.table(point.seed)
+        for most_few in (0, cuda.MOST_FEW):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(cuda, "MOST_FEW", most_few)
+                both.emit_equally(_merge_runs(runs, own), own, table)
+    sealed = both.equal(
+        lambda way, ids: way.merge_sealed(runs, ids, by_position=point.by_position),
+        point.rows,
+        point.k,
+        dtype=torch.int32,
+    )
+    both.emit_equally(lambda way, to: way.unseal(sealed, to), None)
+
+
+def _merge_runs(runs: Tensor, own: int | None) -> Emit:
+    return lambda way, to: way.merge_runs(runs, own, to)
+
+
+def check_owned(both: Both) -> None:
+    """`settle`; `emit_own` of what it told, of all that is valid, of more, of nothing."""
+    point, runs = both.point, both.runs()
+    verdicts = both.equal(lambda way, out: way.settle(runs, out), point.size, point.rows)
+    rank = point.seed % point.size
+    for turn, told in enumerate((None, verdicts[rank], None, verdicts[rank])):
+        table = None if turn == 3 else both.table(point.seed + turn)
+        both.emit_equally(_emit_own(runs[rank], told), rank, table)
+    for length in (point.k + 3, -1):
+        both.emit_equally(_emit_own(runs[0], torch.full_like(verdicts[0], length)), 0)
+
+
+def _emit_own(run: Tensor, verdicts: Tensor | None) -> Emit:
+    return lambda way, to: way.emit_own(run, verdicts, to)
+
+
+def check_windows(both: Both) -> None:
+    """What the splitter strategy does, with the default block and an odd one."""
+    point, runs = both.point, both.runs()
+    default = splitter_shape(point.k, point.size)
+    odd = splitter_shape(point.k, point.size, (3, point.k, 1)[point.seed % 3])
+    for shape in (default, odd) if cuda.fits(odd, point.size) else (default,):
+        _check_windows(both, runs, shape)
+
+
+def _check_windows(both: Both, runs: Tensor, shape: SplitterShape) -> None:
+    splitters = both.give(
+        torch.stack([_copied(both, _splitters(run, shape), shape.splitters) for run in runs])
+    )
+    starts = _answers(both, lambda way, to, own: way.open_windows(splitters, to, own, shape))
+    windows = both.give(
+        torch.stack(
+            [
+                _copied(both, _windows(run, both.give(start)), shape.window)
+                for run, start in zip(runs, starts, strict=True)
+            ]
+        )
+    )
+    _answers(
+        both,
+        lambda way, to, own: way.close_windows(splitters, windows, to, own, shape),
+    )
+
+
+def _copied(both: Both, copy: Write, width: int) -> Tensor:
+    return both.equal(copy, both.point.rows, width)
+
+
+def _splitters(run: Tensor, shape: SplitterShape) -> Write:
+    return lambda way, to: way.copy_splitters(to, run, shape.block)
+
+
+def _windows(run: Tensor, start: Tensor) -> Write:
+    return lambda way, to: way.copy_windows(to, run, start)
+
+
+def _answers(both: Both, answer: Callable[[Primitives, Tensor, int | None], None]) -> Tensor:
+    """Ask for all runs at once, and for one alone."""
+    size, rows = both.point.size, both.point.rows
+    own = both.point.seed % size
+    of_all = both.equal(lambda way, to: answer(way, to, None), size, rows)
+    alone = both.equal(lambda way, to: answer(way, to, own), 1, rows)
+    assert torch.equal(alone[0], of_all[own])
+    return of_all
+
+
+CHECKS = (check_pack, check_pack_logits, check_merges, check_owned, check_windows)
