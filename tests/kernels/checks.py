@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from dcp_comm.kernels.cuda import primitives as cuda
+from dcp_comm.kernels.cuda.launcher import Launcher
 from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
 from dcp_comm.kernels.primitives import Emission, Primitives
-from tests.kernels.both import Both
+from dcp_comm.sharding import Shard
+from tests.kernels.both import Both, Point
 
 Write = Callable[[Primitives, Tensor], None]
 Emit = Callable[[Primitives, Emission], None]
@@ -142,6 +144,23 @@ def _answers(both: Both, answer: Callable[[Primitives, Tensor, int | None], None
     alone = both.equal(lambda way, to: answer(way, to, own), 1, rows)
     assert torch.equal(alone[0], of_all[own])
     return of_all
+
+
+def check_every_half(launcher: Launcher, device: str) -> None:
+    """Keys of every bfloat16 and float16 that there is."""
+    k = 512
+    for dtype in LOGITS[1:]:
+        both = Both(launcher, Point("normal", k, 1, rows=2**16 // k), device)
+        every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+        logits = both.give(every.view(-1, k))
+        ids = both.give(torch.arange(k, dtype=torch.int32).repeat(len(logits), 1))
+        both.equal(_pack_all(logits, ids, both.shard(0)), *logits.shape)
+
+
+def _pack_all(logits: Tensor, ids: Tensor, shard: Shard) -> Write:
+    return lambda way, run: way.pack_logits(
+        run, logits, ids, None, None, shard=shard, mask_neg_inf=False
+    )
 
 
 CHECKS = (check_pack, check_pack_logits, check_merges, check_owned, check_windows)

@@ -27,3 +27,18 @@ def emulator_for(k: int, seed: int, *, sanitize: bool = False) -> Emulator:
     found = emulator(next(each for each in CAPACITIES if k <= each), sanitize=sanitize)
     found.seed = seed
     return found
+
+
+class Loads:
+    """A `Launcher` that keeps the names of what it is asked to load, and launches nothing."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def load(self, kernel: str) -> None:
+        self.names.append(kernel)
+
+    def launch(
+        self, kernel: str, grid: tuple[int, int], threads: int, shared: int, *args: int
+    ) -> None:
+        raise AssertionError(f"launched {kernel}")

@@ -14,6 +14,7 @@ from dcp_comm.kernels.cuda.primitives import CAPACITIES
 from dcp_comm.kernels.primitives import Primitives
 from dcp_comm.testing import run_ranks
 from dcp_comm.topk.merge import TopKMerge
+from tests.kernels.emulated import Loads
 from tests.kernels.nvrtc import missing
 
 GPU = torch.device("cuda", 0)
@@ -22,25 +23,10 @@ K, SIZE = 2048, 4
 needs_nvrtc = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
-class Nowhere:
-    """A `Launcher` that keeps what it is asked to load."""
-
-    def __init__(self) -> None:
-        self.loaded: list[str] = []
-
-    def load(self, kernel: str) -> None:
-        self.loaded.append(kernel)
-
-    def launch(
-        self, kernel: str, grid: tuple[int, int], threads: int, shared: int, *args: int
-    ) -> None:
-        raise AssertionError(f"launched {kernel}")
-
-
 @pytest.fixture(autouse=True)
-def launcher(monkeypatch: pytest.MonkeyPatch) -> Nowhere:
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Loads:
     """In the place of one that needs a driver."""
-    made = Nowhere()
+    made = Loads()
     monkeypatch.setattr(dispatch, "cuda_launcher", lambda index: made)
     monkeypatch.delenv("DCP_COMM_KERNELS", raising=False)
     return made
@@ -130,11 +116,11 @@ def test_no_default_block_is_too_wide(size: int) -> None:
 
 @needs_nvrtc
 @pytest.mark.parametrize(("k", "capacity"), [(8, 512), (512, 512), (513, 1024), (4096, 4096)])
-def test_nothing_is_loaded_before_it_is_prepared(k: int, capacity: int, launcher: Nowhere) -> None:
+def test_nothing_is_loaded_before_it_is_prepared(k: int, capacity: int, launcher: Loads) -> None:
     kernels = chosen(k)
-    assert launcher.loaded == []
+    assert launcher.names == []
     kernels.prepare()
-    sized = {name for name in launcher.loaded if name[-1].isdigit()}
+    sized = {name for name in launcher.names if name[-1].isdigit()}
     assert sized == {f"pack_{capacity}", f"merge_runs_{capacity}"}
 
 

@@ -4,15 +4,21 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+import torch
 
+from dcp_comm.kernels.cuda.primitives import CudaPrimitives
+from dcp_comm.kernels.cuda.sources import read_all
+from dcp_comm.sharding import Shard
+from dcp_comm.topk.keys import PAD
 from tests.kernels.both import SCORES, Both, Point
-from tests.kernels.checks import CHECKS
-from tests.kernels.emulated import emulator_for, needs_compiler
+from tests.kernels.checks import CHECKS, check_every_half
+from tests.kernels.emulated import Loads, emulator_for, needs_compiler
+from tests.kernels.simt.guards import unreadable
 
 pytestmark = needs_compiler
 
 SIZES = (1, 2, 3, 4, 5, 8)
-INTERLEAVES = (1, 3, 16, 64)
+INTERLEAVES = (1, 3, 16, 64, 2**31 - 1)
 POISONS = (0xFF, 0xA5)
 ORDERS = (0, 1, 7)  # of threads: in turn, the latest first, at random
 
@@ -49,6 +55,37 @@ def test_the_points_meet_every_value_of_every_dimension() -> None:
 @pytest.mark.parametrize("check", CHECKS)
 def test_kernels_do_what_torch_does(check: Check, point: Point) -> None:
     check(Both(emulator_for(point.k, ORDERS[point.seed % len(ORDERS)]), point))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_half_is_read_exactly(order: int) -> None:
+    check_every_half(emulator_for(512, order), "cpu")
+
+
+def test_padding_rows_never_read_their_logits() -> None:
+    """Of length 0, or without an id that exists; the logits cannot be read."""
+    k, rows = 512, 4
+    logits, starts = unreadable(rows, 600, dtype=torch.bfloat16), torch.tensor([0, 7, -5, 599])
+    ids = torch.arange(k, dtype=torch.int32).repeat(rows, 1)
+    run = torch.empty(rows, k, dtype=torch.int64)
+    kernels = CudaPrimitives(emulator_for(k, 0), k, 2)
+    for stale, lengths in ((ids, torch.zeros(rows)), (~ids, None), (ids + (2**31 - k), None)):
+        told = None if lengths is None else lengths.long()
+        kernels.pack_logits(
+            run.fill_(7), logits, stale, starts, told, shard=Shard(1, 2, 16), mask_neg_inf=True
+        )
+        assert (run == PAD).all()
+
+
+def test_prepare_loads_the_source_of_every_launch() -> None:
+    units = {name: source.path.stem for source in read_all() for name in source.kernels}
+    loaded = Loads()
+    CudaPrimitives(loaded, 37, 3).prepare()
+    emulator = emulator_for(37, 0)
+    del emulator.launches[:]
+    for check, order in itertools.product(CHECKS, (False, True)):
+        check(Both(emulator, Point("normal", 37, 3, by_position=order)))
+    assert {units[name] for name in emulator.launches} == {units[name] for name in loaded.names}
 
 
 @pytest.mark.slow

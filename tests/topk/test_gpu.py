@@ -1,4 +1,7 @@
-"""The same arithmetic on CUDA: equal results, nothing read back, capturable."""
+"""Merges on CUDA, by kernels and by torch operations: equal results.
+
+Of torch operations: nothing read back, capturable. For kernels see `tests.kernels`.
+"""
 
 import numpy as np
 import pytest
@@ -16,9 +19,13 @@ from tests.topk.test_sweep import QUICK, build
 pytestmark = pytest.mark.gpu
 
 
+@pytest.mark.parametrize("kernels", ["", "torch"])
 @pytest.mark.parametrize("first", range(7))
-def test_merge_on_cuda_equals_the_oracle(first: int) -> None:
+def test_merge_on_cuda_equals_the_oracle(
+    first: int, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every seventh case of the sweep, on ranks that share the GPU."""
+    monkeypatch.setenv("DCP_COMM_KERNELS", kernels)
     for n in range(first, len(QUICK), 7):
         check_merge(build(*QUICK[n], n, device="cuda"))
 
@@ -35,7 +42,7 @@ def test_local_topk_on_cuda_equals_the_oracle(kind: str) -> None:
 
 
 def select(scores: Tensor, ids: Tensor, lengths: Tensor, runs: Tensor, out: Tensor) -> None:
-    """All primitives, one after another."""
+    """All torch operations, one after another."""
     for rank, run in enumerate(runs):
         shard = Shard(rank, len(runs), 16)
         ops.pack(run, scores[rank], ids, lengths, shard=shard, mask_neg_inf=True)

@@ -28,9 +28,11 @@ def test_all_strategies_on_cuda_equal_the_oracle(size: int, k: int, output: str)
         assert check_variants(replace(case, order=("score", "position")[seed % 2], seed=seed)) > 0
 
 
+@pytest.mark.parametrize("kernels", ["", "torch"])
 @pytest.mark.parametrize("output", ["global", "local", "slots"])
-def test_nothing_is_read_back(output: str) -> None:
+def test_nothing_is_read_back(output: str, kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by any strategy, from begin to finish."""
+    monkeypatch.setenv("DCP_COMM_KERNELS", kernels)
     k, rows = 64, 70
 
     def fn(comm: Communicator, variant: Variant) -> int:
