@@ -11,6 +11,7 @@ from dcp_comm.kernels.cuda.launcher import Launcher
 from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
 from dcp_comm.kernels.primitives import Emission, Primitives
 from dcp_comm.sharding import Shard
+from dcp_comm.topk.keys import MAX_ID
 from tests.kernels.both import Both, Point
 
 Write = Callable[[Primitives, Tensor], None]
@@ -67,12 +68,8 @@ def check_merges(both: Both) -> None:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(cuda, "MOST_FEW", most_few)
                 both.emit_equally(_merge_runs(runs, own), own, table)
-    sealed = both.equal(
-        lambda way, ids: way.merge_sealed(runs, ids, by_position=point.by_position),
-        point.rows,
-        point.k,
-        dtype=torch.int32,
-    )
+    shape = point.rows, point.k
+    sealed = both.equal(_seal(runs, point.by_position), *shape, dtype=torch.int32)
     both.emit_equally(lambda way, to: way.unseal(sealed, to), None)
 
 
@@ -161,6 +158,32 @@ def _pack_all(logits: Tensor, ids: Tensor, shard: Shard) -> Write:
     return lambda way, run: way.pack_logits(
         run, logits, ids, None, None, shard=shard, mask_neg_inf=False
     )
+
+
+def check_the_largest_id(launcher: Launcher, device: str, *, by_position: bool) -> None:
+    """Seals of full, certified rows whose last id is the largest there is, and another one.
+
+    The largest has no partner to be marked by.
+    """
+    k = 16
+    both = Both(launcher, Point("normal", k, 2, rows=2, by_position=by_position), device)
+    last = (MAX_ID + 1) // 2 - 1
+    ids = torch.arange(k, dtype=torch.int32).repeat(2, 1)
+    ids[:, k // 2 - 1] = torch.tensor([last, last - 1])
+    scores = torch.arange(k, 0, -1, dtype=torch.float32).repeat(2, 1)
+    runs = torch.empty(2, 2, k, dtype=torch.int64)
+    for rank, run in enumerate(runs):
+        both.reference.pack(run, scores, ids, None, shard=both.shard(rank), mask_neg_inf=True)
+    runs = both.give(runs)
+    sealed = both.equal(_seal(runs, by_position), 2, k, dtype=torch.int32)
+    assert sealed[:, -1].tolist() == [MAX_ID, -2 - (MAX_ID - 2)]
+    emitted = both.emit_equally(lambda way, to: way.unseal(sealed, to), None)
+    assert emitted.certified.tolist() == [False, True]
+    assert emitted.ids[:, -1].tolist() == [MAX_ID, MAX_ID - 2]
+
+
+def _seal(runs: Tensor, by_position: bool) -> Write:
+    return lambda way, ids: way.merge_sealed(runs, ids, by_position=by_position)
 
 
 CHECKS = (check_pack, check_pack_logits, check_merges, check_owned, check_windows)

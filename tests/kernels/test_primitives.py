@@ -11,7 +11,7 @@ from dcp_comm.kernels.cuda.sources import read_all
 from dcp_comm.sharding import Shard
 from dcp_comm.topk.keys import PAD
 from tests.kernels.both import SCORES, Both, Point
-from tests.kernels.checks import CHECKS, check_every_half
+from tests.kernels.checks import CHECKS, check_every_half, check_the_largest_id
 from tests.kernels.emulated import Loads, emulator_for, needs_compiler
 from tests.kernels.simt.guards import unreadable
 
@@ -60,6 +60,11 @@ def test_kernels_do_what_torch_does(check: Check, point: Point) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_half_is_read_exactly(order: int) -> None:
     check_every_half(emulator_for(512, order), "cpu")
+
+
+@pytest.mark.parametrize("by_position", [False, True])
+def test_the_largest_id_passes_for_uncertified(by_position: bool) -> None:
+    check_the_largest_id(emulator_for(16, 0), "cpu", by_position=by_position)
 
 
 def test_padding_rows_never_read_their_logits() -> None:

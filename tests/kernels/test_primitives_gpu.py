@@ -12,7 +12,7 @@ from dcp_comm.kernels.cuda.launcher import CudaLauncher, cuda_launcher
 from dcp_comm.kernels.cuda.primitives import MAX_K, MAX_SIZE, MIN_K
 from dcp_comm.kernels.cuda.sources import read_all
 from tests.kernels.both import SCORES, Both, Point
-from tests.kernels.checks import CHECKS, check_every_half
+from tests.kernels.checks import CHECKS, check_every_half, check_the_largest_id
 from tests.kernels.nvrtc import missing
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing())]
@@ -64,6 +64,11 @@ def test_kernels_do_what_torch_does_anywhere(
 
 def test_every_half_is_read_exactly() -> None:
     check_every_half(cuda_launcher(0), "cuda:0")
+
+
+@pytest.mark.parametrize("by_position", [False, True])
+def test_the_largest_id_passes_for_uncertified(by_position: bool) -> None:
+    check_the_largest_id(cuda_launcher(0), "cuda:0", by_position=by_position)
 
 
 @pytest.mark.parametrize(("rows", "k"), [(4, 2048), (200, 2048), (200, 4096), (3, 37)])
