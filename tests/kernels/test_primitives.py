@@ -105,6 +105,14 @@ def test_nothing_in_them_is_undefined(check: Check, order: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+def test_no_number_overflows_in_them() -> None:
+    check_every_half(emulator_for(512, 0, sanitize=True), "cpu")
+    for by_position in (False, True):
+        check_the_largest_id(emulator_for(16, 0, sanitize=True), "cpu", by_position=by_position)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("k", sorted({point.k for point in WIDE}))
 @pytest.mark.parametrize("check", CHECKS)
 def test_kernels_of_every_capacity_do_what_torch_does(check: Check, k: int) -> None:
