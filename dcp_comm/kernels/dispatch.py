@@ -11,7 +11,7 @@ from dcp_comm.kernels import torch_topk
 from dcp_comm.kernels.cuda import compiler, local
 from dcp_comm.kernels.cuda.launcher import cuda_launcher
 from dcp_comm.kernels.cuda.primitives import MAX_K, MAX_SIZE, MIN_K, CudaPrimitives, fits
-from dcp_comm.kernels.lemma import splitter_shape
+from dcp_comm.kernels.lemma import best_block, splitter_shape
 from dcp_comm.kernels.primitives import Primitives
 from dcp_comm.kernels.torch_primitives import TorchPrimitives
 from dcp_comm.settings import Settings
@@ -74,5 +74,5 @@ def _merge_limits(k: int, size: int, block: int | None) -> str:
     if size > MAX_SIZE:
         return f"at most {MAX_SIZE} ranks, not {size}"
     if not fits(splitter_shape(k, size, block), size):
-        return f"options.block large enough for the splitters of a row to fit, not {block}"
+        return f"options.block closer to {best_block(k, size)}, not {block}"
     return ""

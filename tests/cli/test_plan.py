@@ -118,7 +118,13 @@ def test_json_is_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan("--rows 64 --k 512 --size 2 --block 16 --json") == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["rows"], printed["k"], printed["size"]) == (64, 512, 2)
-    assert printed["splitter"] == {"block": 16, "splitters": 32, "settled": 31, "window": 16}
+    assert printed["splitter"] == {
+        "k": 512,
+        "block": 16,
+        "splitters": 32,
+        "settled": 31,
+        "window": 16,
+    }
     assert [route["name"] for route in printed["routes"]] == [
         "vllm",
         "gather",

@@ -7,7 +7,8 @@ from tests.attention.on_gpu import sharing
 from tests.launches import reports
 from tests.models.cases import check
 
-pytest.importorskip("transformers")
+# Of older ones the small random models are others, and full of ties.
+pytest.importorskip("transformers", "5.24")
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 

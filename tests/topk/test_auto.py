@@ -121,7 +121,8 @@ def test_it_says_why() -> None:
         return auto.explain(), TopKMerge(comm, K, 8192, strategy="owner").explain()
 
     auto, owner = run_ranks(fn, 4)[0]
-    few, many = auto.splitlines()
+    few, many, arithmetic = auto.splitlines()
+    assert arithmetic.startswith("arithmetic by torch (")
     assert few.startswith("gather (chosen by the model of costs) up to 193 rows: 1 exchanges")
     assert many.startswith("splitter (chosen by the model of costs) up to 8192 rows: 2 exchanges")
     assert "3840 bytes received a row, 44056576 bytes of scratch; the model over nvlink" in many

@@ -16,6 +16,8 @@ from dcp_comm.errors import BackendUnavailable, DcpCommError
 from dcp_comm.kernels.cuda import disk
 from dcp_comm.kernels.cuda.sources import Source
 
+_NEED = "CUDA kernels: need "
+
 
 def architecture(device: torch.device) -> str:
     """Return the name of a GPU's own architecture, such as ``sm_90``."""
@@ -73,7 +75,7 @@ def missing() -> str:
     try:
         cuda = _cuda()
     except BackendUnavailable as error:
-        return str(error)
+        return str(error).removeprefix(_NEED)
     try:
         cuda.pathfinder.load_nvidia_dynamic_lib("nvrtc")
     except cuda.pathfinder.DynamicLibNotFoundError as error:
@@ -113,4 +115,4 @@ def _options(source: Source, arch: str) -> Any:
 
 def _unavailable(why: str) -> BackendUnavailable:
     cuda = (torch.version.cuda or "13").partition(".")[0]
-    return BackendUnavailable(f'CUDA kernels: need {why}. pip install "dcp-comm[cuda{cuda}]"')
+    return BackendUnavailable(f'{_NEED}{why}. pip install "dcp-comm[cuda{cuda}]"')
