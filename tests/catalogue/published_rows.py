@@ -166,7 +166,7 @@ DEAL = {
         "a rank leaves a chunk out, or cuts otherwise",
         "found",
         (
-            "test_faulty_merges.py::test_a_chunk_that_one_rank_leaves_out_fails_the_others",
+            "test_faulty_merges.py::test_a_chunk_that_one_rank_leaves_out_fails_on_all_ranks",
             "topk/test_mutations.py::test_the_mistake_is_caught",
         ),
     ),
