@@ -22,7 +22,7 @@ class BlockTable:
     """Where the pages of a paged cache lie, and which rows are whose.
 
     Attributes:
-        pages: int32 (R, pages), any row stride.
+        pages: int32 (R, pages), any strides.
         requests: Integer (rows,), each row's request; None where every row has its own.
         page_size: Tokens a page.
     """

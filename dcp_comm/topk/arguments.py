@@ -61,7 +61,7 @@ class Refuse:
         if tensor is not None:
             self.unless_tensor(argument, tensor, (rows,), INTEGERS)
 
-    def unless_dense(self, argument: str, tensor: Tensor) -> None:
+    def _unless_dense(self, argument: str, tensor: Tensor) -> None:
         """Unit stride within a row."""
         if tensor.shape[1] > 1 and tensor.stride(1) != 1:
             need = "unit stride within a row"
@@ -73,7 +73,7 @@ class Refuse:
         """The arguments of ``pack``."""
         rows = self._unless_ids(ids, lengths, k)
         self.unless_tensor("scores", scores, (rows, k), (torch.float32,))
-        self.unless_dense("scores", scores)
+        self._unless_dense("scores", scores)
 
     def unless_logits(
         self,
@@ -86,7 +86,7 @@ class Refuse:
         """The arguments of ``pack_logits``."""
         rows = self._unless_ids(ids, lengths, k)
         self.unless_tensor("logits", logits, (rows, None), LOGITS)
-        self.unless_dense("logits", logits)
+        self._unless_dense("logits", logits)
         self.unless_integers("row_starts", row_starts, rows)
 
     def unless_result(self, out: MergeResult, rows: int, k: int) -> None:
@@ -94,7 +94,7 @@ class Refuse:
         if not isinstance(out, MergeResult):
             raise self("out", type(out).__name__, "a MergeResult", "See MergeResult.allocate")
         self.unless_tensor("out.ids", out.ids, (rows, k), (torch.int32,))
-        self.unless_dense("out.ids", out.ids)
+        self._unless_dense("out.ids", out.ids)
         self.unless_tensor("out.counts", out.counts, (rows,), (torch.int32,))
         self.unless_tensor("out.certified", out.certified, (rows,), (torch.bool,))
         for name in ("counts", "certified"):
@@ -125,7 +125,7 @@ class Refuse:
     def _unless_ids(self, ids: Tensor, lengths: Tensor | None, k: int) -> int:
         """Local ids and lengths; returns the number of rows."""
         self.unless_tensor("ids", ids, (None, k), (torch.int32,))
-        self.unless_dense("ids", ids)
+        self._unless_dense("ids", ids)
         self.unless_integers("lengths", lengths, ids.shape[0])
         return ids.shape[0]
 

@@ -20,6 +20,5 @@ def checked_table(
         raise refuse("block_table", None, need, "Pass int32 (R, pages)")
     requests_or_rows = rows if requests is None else None
     refuse.unless_tensor("block_table", pages, (requests_or_rows, None), (torch.int32,))
-    refuse.unless_dense("block_table", pages)
     refuse.unless_integers("request_ids", requests, rows)
     return BlockTable(pages, requests, page_size)

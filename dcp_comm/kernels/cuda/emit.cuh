@@ -6,7 +6,7 @@
 // dcp_comm/kernels/primitives.py says what they mean.
 struct Table {
   const int* pages;
-  i64 stride, requests, width;
+  i64 stride, step, requests, width;
   const void* request_of_row;
   i64 requests_form, page_size;
 
@@ -17,7 +17,7 @@ struct Table {
     const u32 size = static_cast<u32>(page_size), at = static_cast<u32>(local);
     const i64 page = at / size;
     if (request < 0 || request >= requests || page >= width) return -1;
-    const int block = __ldg(pages + request * stride + page);
+    const int block = __ldg(pages + request * stride + page * step);
     const i64 slot = block * page_size + at % size;
     return block < 0 || slot > MAX_ID ? -1 : static_cast<int>(slot);
   }
@@ -76,12 +76,13 @@ struct Verdict {
 #define EMISSION_PARAMETERS                                                                      \
   int *ids, i64 ids_stride, int *counts, unsigned char *certified, u64 *uncertified,              \
       i64 by_position, i64 is_local, SHARD_PARAMETERS, const int *pages,                          \
-      i64 pages_stride, i64 requests, i64 pages_width, const void *request_of_row,                \
-      i64 requests_form, i64 page_size
+      i64 pages_stride, i64 pages_step, i64 requests, i64 pages_width,                            \
+      const void *request_of_row, i64 requests_form, i64 page_size
 
 #define EMISSION                                                                                 \
   Emission {                                                                                     \
     ids, ids_stride, counts, certified, uncertified, by_position, is_local, SHARD, Table {       \
-      pages, pages_stride, requests, pages_width, request_of_row, requests_form, page_size       \
+      pages, pages_stride, pages_step, requests, pages_width, request_of_row, requests_form,     \
+          page_size                                                                              \
     }                                                                                            \
   }

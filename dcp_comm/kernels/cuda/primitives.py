@@ -227,7 +227,7 @@ def _divisor(number: int) -> tuple[int, int]:
     return (1 << shift) // number + 1, shift
 
 
-_NO_TABLE = (0, 0, 0, 0, 0, 0, 0)
+_NO_TABLE = (0,) * 8
 
 
 def _sizes(size: int, shape: SplitterShape) -> Iterator[int]:
@@ -262,5 +262,5 @@ def _table(to: Emission) -> tuple[int, ...]:
     if to.table is None:
         return _NO_TABLE
     pages = to.table.pages
-    where = (pages.data_ptr(), pages.stride(0), pages.shape[0], pages.shape[1])
+    where = (pages.data_ptr(), *pages.stride(), *pages.shape)
     return *where, *integers(to.table.requests), min(to.table.page_size, _MOST)
