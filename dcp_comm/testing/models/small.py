@@ -50,7 +50,7 @@ def small_model(name: str, seed: int) -> Model:
     model_class = getattr(import_module(f"{package}.modeling_{folder}"), f"{prefix}ForCausalLM")
     config = config_class(**_sizes(name, random.Random(seed)))  # noqa: S311
     config._attn_implementation = config._experts_implementation = "eager"
-    model = model_class(config).eval()
+    model = model_class(config).train(False)
     _draw_weights(model, seed)
     return model
 
