@@ -1,11 +1,13 @@
 """One merge under way: rows come in segments of any size, chunks leave as soon as they are full."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
-from dcp_comm.errors import CommUsageError, refusal
+from dcp_comm.errors import CommArgumentError, CommUsageError, refusal
 from dcp_comm.kernels.primitives import BlockTable
+from dcp_comm.poison import poison
 from dcp_comm.topk.arguments import Refuse
 from dcp_comm.topk.result import MergeResult
 from dcp_comm.topk.strategy import Strategy
@@ -32,6 +34,7 @@ class MergeJob:
         """Start at row 0; `TopKMerge.begin` has checked everything."""
         self._strategy = strategy
         self._problem = strategy.problem
+        self._comm = strategy.problem.comm
         self._chunk_rows = chunk_rows
         self._scratch = scratch
         self._out = out
@@ -40,6 +43,8 @@ class MergeJob:
         self._uncertified = uncertified
         self._packed = 0
         self._ended = ""
+        if self._comm.debug:
+            poison(*scratch)
 
     def pack(self, scores: Tensor, ids: Tensor, lengths: Tensor | None = None) -> None:
         """Take the next rows' local top-K.
@@ -84,16 +89,21 @@ class MergeJob:
         self._feed(refuse, self._problem.kernels.pack_logits, logits, ids, row_starts, lengths)
 
     def finish(self) -> MergeResult:
-        """Return the result, which is the caller's.
+        """Return the result, which is the caller's, once all ranks have confirmed that it is one.
 
         Raises:
             CommUsageError: Rows are missing (the job lives on), or the job has ended.
+            CommMismatch, CommTimeout: Another rank made other calls, where ``DCP_COMM_CHECK`` has
+                them compared.
         """
         self._refuse("finish")
         if self._packed < self._out.rows:
             got, need = f"{self._packed} packed", f"all {self._out.rows} that begin() announced"
             raise self._misuse("finish", "rows", got, need)
         self._ended = "finish() was called"
+        with self._poisoning():
+            if self._exchange and self._out.rows:
+                self._comm.conclude()
         return self._out
 
     def supersede(self) -> None:
@@ -104,11 +114,10 @@ class MergeJob:
         """Refuse a job that has ended; return what words the other refusals."""
         if self._ended:
             raise self._misuse(operation, "job", f"one that has ended: {self._ended}", "a live job")
-        comm = self._problem.comm
-        return Refuse(f"MergeJob.{operation}", comm.device, comm.where)
+        return Refuse(f"MergeJob.{operation}", self._comm.device, self._comm.where)
 
     def _misuse(self, operation: str, argument: str, got: str, need: str) -> CommUsageError:
-        where = self._problem.comm.where
+        where = self._comm.where
         return CommUsageError(refusal(f"MergeJob.{operation}", argument, got, need, where=where))
 
     def _feed(self, refuse: Refuse, pack: Callable[..., None], *columns: Tensor | None) -> None:
@@ -119,13 +128,27 @@ class MergeJob:
             raise refuse("ids", got, f"{self._out.rows} in all, as begin() was told")
         refuse.if_overlapping(self._scratch, *columns)
         self._ended = "an earlier pack failed"
-        done = 0
-        while done < rows:
-            count = min(rows - done, self._chunk.stop - self._packed)
-            piece = slice(done, done + count)
-            self._pack(pack, count, [None if each is None else each[piece] for each in columns])
-            done += count
+        with self._poisoning():
+            done = 0
+            while done < rows:
+                count = min(rows - done, self._chunk.stop - self._packed)
+                piece = slice(done, done + count)
+                self._pack(pack, count, [None if each is None else each[piece] for each in columns])
+                done += count
         self._ended = ""
+
+    @contextmanager
+    def _poisoning(self) -> Iterator[None]:
+        """In debug mode, leave nothing plausible in a result whose job fails."""
+        try:
+            yield
+        except (CommArgumentError, CommUsageError):
+            raise
+        except BaseException:
+            if self._comm.debug:
+                out = self._out
+                poison(out.ids, out.counts, out.certified, *self._scratch)
+            raise
 
     @property
     def _chunk(self) -> slice:

@@ -36,7 +36,6 @@ from dcp_comm.specs import BufferSpec
 from dcp_comm.topk.arguments import Refuse
 from dcp_comm.topk.choice import STRATEGIES, Choice, check_options, link_of
 from dcp_comm.topk.cost import Link
-from dcp_comm.topk.guarded import Guard, GuardedJob
 from dcp_comm.topk.job import MergeJob
 from dcp_comm.topk.options import ORDERS, OUTPUTS, MergeOptions
 from dcp_comm.topk.result import MergeResult
@@ -69,7 +68,7 @@ class TopKMerge:
     Attributes:
         comm: As given.
         uncertified: int64 scalar on the communicator's device: merged rows that were not
-            certified, added up there and never read by the merge.
+            certified, added up there as chunks are written and never read by the merge.
 
     Raises:
         CommArgumentError: An argument is not as above. Construction sends nothing.
@@ -262,8 +261,9 @@ class TopKMerge:
         keeps_all = self._problem.output != "global" and longest is not None and longest <= k
         plan = self._choice.plan(rows)
         views, sends = self._choice.views(views, plan), not keeps_all
-        job = plan.strategy, plan.chunk_rows, views, out, sends, table, self.uncertified
-        return self._replace(GuardedJob(Guard(comm, out, views, sends), *job))
+        return self._replace(
+            MergeJob(plan.strategy, plan.chunk_rows, views, out, sends, table, self.uncertified)
+        )
 
     def _table(
         self, refuse: Refuse, rows: int, pages: Tensor | None, requests: Tensor | None
