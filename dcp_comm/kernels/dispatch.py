@@ -11,6 +11,7 @@ from dcp_comm.kernels import torch_topk
 from dcp_comm.kernels.cuda import compiler, local
 from dcp_comm.kernels.cuda.launcher import cuda_launcher
 from dcp_comm.kernels.cuda.primitives import MAX_K, MAX_SIZE, MIN_K, CudaPrimitives, fits
+from dcp_comm.kernels.cuda.unavailable import KernelsUnavailable
 from dcp_comm.kernels.lemma import best_block, splitter_shape
 from dcp_comm.kernels.primitives import Primitives
 from dcp_comm.kernels.torch_primitives import TorchPrimitives
@@ -59,12 +60,22 @@ def _why_torch(device: torch.device, operation: str, limits: Callable[[], str]) 
     asked = Settings.from_environment().kernels
     if asked == "torch":
         return "DCP_COMM_KERNELS asks for it"
-    why_not = limits() or compiler.missing()
+    why_not = limits() or _missing(device)
     if why_not and asked == "cuda":
         remedy = "Unset DCP_COMM_KERNELS for torch operations"
         text = refusal(operation, "DCP_COMM_KERNELS", "'cuda'", why_not, remedy=remedy)
         raise BackendUnavailable(text)
     return why_not and f"CUDA kernels need {why_not}"
+
+
+def _missing(device: torch.device) -> str:
+    """Return what kernels need that the machine has not; empty if it has all."""
+    try:
+        compiler.require()
+        cuda_launcher(device.index or 0)
+    except KernelsUnavailable as error:
+        return error.need
+    return ""
 
 
 def _merge_limits(k: int, size: int, block: int | None) -> str:

@@ -11,6 +11,7 @@ from dcp_comm.errors import BackendUnavailable, CommUsageError
 from dcp_comm.kernels import dispatch
 from dcp_comm.kernels.cuda import compiler
 from dcp_comm.kernels.cuda.primitives import CAPACITIES
+from dcp_comm.kernels.cuda.unavailable import KernelsUnavailable
 from dcp_comm.kernels.primitives import Primitives
 from dcp_comm.testing import run_ranks
 from dcp_comm.topk.merge import TopKMerge
@@ -104,6 +105,18 @@ def test_a_missing_compiler_is_explained_or_refused(
     assert found.why.startswith("CUDA kernels need cuda-core 1.2 or newer: No module named")
     monkeypatch.setenv("DCP_COMM_KERNELS", "cuda")
     with pytest.raises(BackendUnavailable, match=rf"DCP_COMM_KERNELS: got 'cuda', need {need}"):
+        chosen()
+
+
+@needs_nvrtc
+def test_a_missing_driver_is_explained_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(index: int) -> Loads:
+        raise KernelsUnavailable("a driver of CUDA 12.4 or newer")
+
+    monkeypatch.setattr(dispatch, "cuda_launcher", refuse)
+    assert chosen().why == "CUDA kernels need a driver of CUDA 12.4 or newer"
+    monkeypatch.setenv("DCP_COMM_KERNELS", "cuda")
+    with pytest.raises(BackendUnavailable, match=r"got 'cuda', need a driver of CUDA 12\.4"):
         chosen()
 
 

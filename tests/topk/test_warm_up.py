@@ -38,7 +38,7 @@ def test_prepare_warms_up_on_cuda_alone() -> None:
         merge_of(comm, SCHEMES[0], 7)
         on_cpu = comm.ledger.calls
         comm.device = torch.device("cuda")
-        with pytest.raises((AssertionError, OSError, RuntimeError), match=r"CUDA|cuda"):
+        with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|cuda"):
             merge_of(comm, SCHEMES[0], 7)
         return on_cpu, comm.ledger.calls
 

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple, TextIO
 
 import torch
 
-from dcp_comm.errors import BackendUnavailable, DcpCommError
+from dcp_comm.errors import DcpCommError
 from dcp_comm.kernels.cuda import disk
 from dcp_comm.kernels.cuda.sources import Source
-
-_NEED = "CUDA kernels: need "
+from dcp_comm.kernels.cuda.unavailable import KernelsUnavailable
 
 
 def architecture(device: torch.device) -> str:
@@ -31,7 +30,7 @@ def cubin(source: Source, arch: str) -> bytes:
     The key covers the source, its headers, the architecture, the options and NVRTC's version.
 
     Raises:
-        BackendUnavailable: cuda-core or NVRTC is missing or too old.
+        KernelsUnavailable: cuda-core or NVRTC is missing or too old.
         DcpCommError: The compiler refuses the source.
     """
     cuda, options = _cuda(), _options(source, arch)
@@ -57,7 +56,7 @@ def compile_source(source: Source, arch: str, log: TextIO | None = None) -> byte
         log: Is told of every kernel's registers, stack, spills and shared memory.
 
     Raises:
-        BackendUnavailable: cuda-core or NVRTC is missing or too old.
+        KernelsUnavailable: cuda-core or NVRTC is missing or too old.
         DcpCommError: The compiler refuses the source; its words are in the message.
     """
     cuda, options = _cuda(), _options(source, arch)
@@ -70,17 +69,17 @@ def compile_source(source: Source, arch: str, log: TextIO | None = None) -> byte
         raise DcpCommError(f"compile: {source.path.name} for {arch}: {error}") from error
 
 
-def missing() -> str:
-    """Return what a compiler needs that is not here; empty if all is."""
-    try:
-        cuda = _cuda()
-    except BackendUnavailable as error:
-        return str(error).removeprefix(_NEED)
+def require() -> None:
+    """Raise unless sources can be compiled here.
+
+    Raises:
+        KernelsUnavailable: cuda-core or NVRTC is missing or too old.
+    """
+    cuda = _cuda()
     try:
         cuda.pathfinder.load_nvidia_dynamic_lib("nvrtc")
     except cuda.pathfinder.DynamicLibNotFoundError as error:
-        return f"NVRTC: {error}"
-    return ""
+        raise _unavailable(f"NVRTC: {error}") from error
 
 
 class _Cuda(NamedTuple):
@@ -113,6 +112,6 @@ def _options(source: Source, arch: str) -> Any:
     )
 
 
-def _unavailable(why: str) -> BackendUnavailable:
+def _unavailable(why: str) -> KernelsUnavailable:
     cuda = (torch.version.cuda or "13").partition(".")[0]
-    return BackendUnavailable(f'{_NEED}{why}. pip install "dcp-comm[cuda{cuda}]"')
+    return KernelsUnavailable(f'{why}. pip install "dcp-comm[cuda{cuda}]"')

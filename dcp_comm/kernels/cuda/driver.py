@@ -6,7 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dcp_comm.errors import BackendUnavailable, DcpCommError
+from dcp_comm.errors import DcpCommError
+from dcp_comm.kernels.cuda.unavailable import KernelsUnavailable
 from dcp_comm.streams import driver
 
 _SHARED_BYTES = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: static
@@ -54,17 +55,20 @@ class Driver:
     """The few calls of the CUDA driver that load and launch.
 
     Raises:
-        BackendUnavailable: The driver is too old.
+        KernelsUnavailable: The driver is missing or too old.
     """
 
     def __init__(self) -> None:
-        self._library = driver()
+        try:
+            self._library = driver()
+        except OSError as error:
+            raise KernelsUnavailable(f"a CUDA driver: {error}") from error
         self._launch = self._library.cuLaunchKernelEx
         self._get_current = self._library.cuCtxGetCurrent
         try:
             self._parameter_info = self._library.cuFuncGetParamInfo
         except AttributeError as error:
-            raise BackendUnavailable("CUDA kernels: need a driver of CUDA 12.4 or newer") from error
+            raise KernelsUnavailable("a driver of CUDA 12.4 or newer") from error
 
     def check(self, status: int, what: str) -> None:
         """Raise what a status says."""

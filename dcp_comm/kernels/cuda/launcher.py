@@ -49,7 +49,7 @@ class CudaLauncher:
         units: The sources; the names of their kernels are all different.
 
     Raises:
-        BackendUnavailable: The driver is too old.
+        KernelsUnavailable: The driver is missing or too old.
     """
 
     def __init__(self, device: torch.device, units: tuple[Source, ...]) -> None:
@@ -69,7 +69,7 @@ class CudaLauncher:
 
         Raises:
             CommArgumentError: The kernel takes another number of arguments; nothing is enqueued.
-            BackendUnavailable: This is the first launch, and cuda-core or NVRTC is missing or too
+            KernelsUnavailable: This is the first launch, and cuda-core or NVRTC is missing or too
                 old.
             DcpCommError: The driver refuses the launch, or the compiler a source.
         """
@@ -95,7 +95,7 @@ class CudaLauncher:
         """Compile and load the source of a kernel, unless that was done before.
 
         Raises:
-            BackendUnavailable: cuda-core or NVRTC is missing or too old.
+            KernelsUnavailable: cuda-core or NVRTC is missing or too old.
             DcpCommError: The compiler or the driver refuses the source.
         """
         with self._loading:
