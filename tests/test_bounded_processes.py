@@ -64,7 +64,11 @@ def test_a_communicator_can_be_made_again_after_each_death(told: Told) -> None:
                 assert f"rank {LOST} did not come" in one["text"]
                 assert SHORT_SECONDS <= one["seconds"] < SHORT_SECONDS + 2
         counts = each["made_again"]["counts"][1:]
-        assert all(now <= then for one in counts for now, then in zip(one, counts[0], strict=True))
+        # The store that rank 0 serves drops the connections of who has left in its own time.
+        spare = 2 if rank == 0 else 0
+        for files, threads in counts:
+            assert abs(files - counts[0][0]) <= spare
+            assert threads == counts[0][1]
 
 
 def test_a_killed_rank_is_named_at_once(told: Told) -> None:

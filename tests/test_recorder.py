@@ -4,6 +4,7 @@ import gc
 import json
 import stat
 import weakref
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from dcp_comm import recorder
 from dcp_comm.communicator import Communicator
 from dcp_comm.contract import Call, Place
 from dcp_comm.errors import CommPeerLost, CommTimeout, DcpCommError
-from dcp_comm.recorder import FORMAT, Recorder
+from dcp_comm.recorder import FORMAT, Entry, Recorder
 from dcp_comm.testing import run_ranks
 from dcp_comm.topk.merge import TopKMerge
 from tests.topk.cases import rows_of
@@ -117,6 +118,7 @@ def test_a_communicator_that_dies_writes_what_led_there(
 ) -> None:
     monkeypatch.setenv("DCP_COMM_TRACE_DIR", str(tmp_path))
     monkeypatch.setenv("DCP_COMM_CHECK", "merge")
+    monkeypatch.setattr(recorder, "_ring", deque[Entry](maxlen=recorder.CALLS_KEPT))
     reports = run_ranks(fail_in_a_merge, 3)
     traces: dict[int, Any] = {}
     for path in tmp_path.iterdir():
@@ -125,7 +127,8 @@ def test_a_communicator_that_dies_writes_what_led_there(
     assert set(traces) == {0, 2}
     for rank, trace in traces.items():
         assert trace["cause"][0] == CommPeerLost.__name__
-        own = [call for call in trace["calls"] if call["rank"] == rank]  # maybe of others before
+        own = [call for call in trace["calls"] if call["rank"] == rank]
+        assert [call["number"] for call in own] == sorted(call["number"] for call in own)
         assert own[-1]["state"] == "failed"
         assert own[-1]["op"].startswith("merge rows=4")
         done = [(call["purpose"], call["step"]) for call in own if call["tensors"]][-2:]

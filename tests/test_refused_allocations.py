@@ -51,8 +51,8 @@ def test_a_merge_whose_n_th_allocation_fails_can_be_made_again(scheme: Scheme) -
             with Refusing(failing), pytest.raises(MemoryError, match=f"allocation {failing}$"):
                 merge(*inputs)
             comm.check()
-            # Chunks that were emitted before a later one failed count too.
-            assert merge.uncertified >= 3 * failing
+            # Beside finished merges, the chunk of two rows that some emitted before they failed.
+            assert int(merge.uncertified) - 3 * failing in range(0, 2 * failing + 1, 2)
             assert torch.equal(merge(*inputs).ids, want)
         return failing
 
