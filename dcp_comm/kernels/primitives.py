@@ -66,6 +66,11 @@ class Emission:
         return self.counts.shape[0]
 
 
+Opened = tuple[Tensor, Tensor] | None
+"""What the splitters told: int64 starts of all windows (p, rows), and x (rows,), the t-th largest
+splitter; None where it is cheaper to search again than to keep it."""
+
+
 class Primitives(ABC):
     """One way to run the merge's arithmetic.
 
@@ -165,8 +170,8 @@ class Primitives(ABC):
     @abstractmethod
     def open_windows(
         self, splitters: Tensor, starts: Tensor, own: int | None, shape: SplitterShape
-    ) -> None:
-        """Write where the windows of open winners begin.
+    ) -> Opened:
+        """Write where the windows of open winners begin; return what `close_windows` wants back.
 
         Args:
             splitters: int64 (p, rows, m).
@@ -188,6 +193,7 @@ class Primitives(ABC):
         verdicts: Tensor,
         own: int | None,
         shape: SplitterShape,
+        opened: Opened,
     ) -> None:
         """Write how long a prefix of each run wins, from all that was exchanged.
 
@@ -197,6 +203,7 @@ class Primitives(ABC):
             verdicts: As in `settle`; (1, rows) for run ``own`` alone. K or more: all that is valid.
             own: As in `open_windows`.
             shape: As in `open_windows`.
+            opened: What `open_windows` returned.
         """
 
     @abstractmethod

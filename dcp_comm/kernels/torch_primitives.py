@@ -5,7 +5,7 @@ from torch import Tensor
 
 from dcp_comm.kernels import torch_ops as ops
 from dcp_comm.kernels.lemma import SplitterShape
-from dcp_comm.kernels.primitives import Emission, Primitives
+from dcp_comm.kernels.primitives import Emission, Opened, Primitives
 from dcp_comm.sharding import Shard
 from dcp_comm.topk.keys import PAD
 
@@ -80,9 +80,11 @@ class TorchPrimitives(Primitives):
 
     def open_windows(
         self, splitters: Tensor, starts: Tensor, own: int | None, shape: SplitterShape
-    ) -> None:
+    ) -> Opened:
         """Find how many splitters of each run are among the t largest."""
-        starts.copy_(_kept(_opened(splitters, shape)[0], own))
+        opened = _opened(splitters, shape)
+        starts.copy_(_kept(opened[0], own))
+        return opened
 
     def copy_windows(self, windows: Tensor, run: Tensor, starts: Tensor) -> None:
         """Copy by index."""
@@ -95,13 +97,14 @@ class TorchPrimitives(Primitives):
         verdicts: Tensor,
         own: int | None,
         shape: SplitterShape,
+        opened: Opened,
     ) -> None:
         """Find how many keys of each window are among the W largest."""
-        starts, x = _opened(splitters, shape)
-        opened = ops.prefix_lengths(windows, shape.window)
-        last = x.minimum(ops.threshold(windows, opened, shape.window))
+        starts, x = opened or _opened(splitters, shape)
+        lengths = ops.prefix_lengths(windows, shape.window)
+        last = x.minimum(ops.threshold(windows, lengths, shape.window))
         certified = ops.certify(splitters, last)
-        verdicts.copy_(_kept(ops.verdicts(starts + opened, certified), own))
+        verdicts.copy_(_kept(ops.verdicts(starts + lengths, certified), own))
 
     def emit_own(self, run: Tensor, verdicts: Tensor | None, to: Emission) -> None:
         """Write the prefix, as far as it is valid."""

@@ -84,11 +84,11 @@ class Splitter(Strategy):
 
         kernels.copy_splitters(own_splitters, run, shape.block)
         transport.collect(splitters, own_splitters)
-        kernels.open_windows(splitters, answers.given, transport.only, shape)
+        opened = kernels.open_windows(splitters, answers.given, transport.only, shape)
 
         kernels.copy_windows(own_windows, run, transport.deliver(answers))
         transport.collect(windows, own_windows)
-        kernels.close_windows(splitters, windows, answers.given, transport.only, shape)
+        kernels.close_windows(splitters, windows, answers.given, transport.only, shape, opened)
 
         verdicts = transport.deliver(answers)
         kernels.emit_own(run[: to.rows], verdicts[: to.rows], to)

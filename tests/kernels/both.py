@@ -82,7 +82,7 @@ class Both:
 
     def equal(
         self,
-        run: Callable[[Primitives, Tensor], None],
+        run: Callable[[Primitives, Tensor], object],
         *shape: int,
         dtype: torch.dtype = torch.int64,
     ) -> Tensor:

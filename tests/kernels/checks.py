@@ -14,7 +14,7 @@ from dcp_comm.sharding import Shard
 from dcp_comm.topk.keys import MAX_ID
 from tests.kernels.both import Both, Point
 
-Write = Callable[[Primitives, Tensor], None]
+Write = Callable[[Primitives, Tensor], object]
 Emit = Callable[[Primitives, Emission], None]
 
 LOGITS = (torch.float32, torch.bfloat16, torch.float16)
@@ -117,7 +117,7 @@ def _check_windows(both: Both, runs: Tensor, shape: SplitterShape) -> None:
     )
     _answers(
         both,
-        lambda way, to, own: way.close_windows(splitters, windows, to, own, shape),
+        lambda way, to, own: way.close_windows(splitters, windows, to, own, shape, None),
     )
 
 
@@ -133,7 +133,7 @@ def _windows(run: Tensor, start: Tensor) -> Write:
     return lambda way, to: way.copy_windows(to, run, start)
 
 
-def _answers(both: Both, answer: Callable[[Primitives, Tensor, int | None], None]) -> Tensor:
+def _answers(both: Both, answer: Callable[[Primitives, Tensor, int | None], object]) -> Tensor:
     """Ask for all runs at once, and for one alone."""
     size, rows = both.point.size, both.point.rows
     own = both.point.seed % size

@@ -165,9 +165,9 @@ def _split(batch: Batch) -> Work:
 
     def split() -> None:
         kernels.copy_splitters(splitters[0], runs[0], shape.block)
-        kernels.open_windows(splitters, answers, 0, shape)
+        opened = kernels.open_windows(splitters, answers, 0, shape)
         kernels.copy_windows(windows[0], runs[0], answers[0])
-        kernels.close_windows(splitters, windows, answers, 0, shape)
+        kernels.close_windows(splitters, windows, answers, 0, shape, opened)
         kernels.emit_own(runs[0], answers[0], to)
 
     wanted = batch.question.own(0)

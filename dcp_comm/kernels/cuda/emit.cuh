@@ -12,7 +12,6 @@ struct Table {
 
   // The slot of a local position of a row, -1 where the table has none.
   __device__ __forceinline__ int slot(i64 row, int local) const {
-    if (local < 0) return -1;
     const i64 request = load_integer(request_of_row, row, requests_form, row);
     const u32 size = static_cast<u32>(page_size), at = static_cast<u32>(local);
     const i64 page = at / size;

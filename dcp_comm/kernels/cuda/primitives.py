@@ -6,13 +6,14 @@ its inputs alone, not on the order in which threads run: keys are distinct, and 
 """
 
 from collections.abc import Iterator
+from functools import cache
 
 from torch import Tensor
 
 from dcp_comm.kernels.cuda.arguments import DTYPES, integers, pointer
 from dcp_comm.kernels.cuda.launcher import Launcher
 from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
-from dcp_comm.kernels.primitives import Emission, Primitives
+from dcp_comm.kernels.primitives import Emission, Opened, Primitives
 from dcp_comm.sharding import Shard
 
 CAPACITIES = (512, 1024, 2048, 4096)
@@ -127,12 +128,13 @@ class CudaPrimitives(Primitives):
 
     def open_windows(
         self, splitters: Tensor, starts: Tensor, own: int | None, shape: SplitterShape
-    ) -> None:
-        """Search the splitters, one warp a row."""
+    ) -> Opened:
+        """Search the splitters, one warp a row; what they tell would need memory to keep."""
         rows, width = splitters.shape[1], _padded(shape.splitters)
         pointers = (splitters.data_ptr(), starts.data_ptr(), -1 if own is None else own)
         sizes = (width, rows, *_sizes(self._size, shape))
         self._search("open_windows", rows, width, *pointers, *sizes)
+        return None
 
     def copy_windows(self, windows: Tensor, run: Tensor, starts: Tensor) -> None:
         """A thread copies a key."""
@@ -146,6 +148,7 @@ class CudaPrimitives(Primitives):
         verdicts: Tensor,
         own: int | None,
         shape: SplitterShape,
+        opened: Opened,
     ) -> None:
         """Search splitters again, which is cheaper than to keep what they told; then windows."""
         rows, width = splitters.shape[1], _padded(max(shape.splitters, shape.window))
@@ -234,6 +237,7 @@ def _sizes(size: int, shape: SplitterShape) -> Iterator[int]:
     yield from (size, shape.k, shape.block, shape.splitters, shape.settled, shape.window)
 
 
+@cache
 def _shard(shard: Shard) -> tuple[int, ...]:
     """Return rank, size and interleave; no position is beyond the largest interleave here."""
     interleave = min(shard.interleave, _MOST)
@@ -247,8 +251,13 @@ def _candidates(
     ids: Tensor, lengths: Tensor | None, shard: Shard, mask_neg_inf: bool
 ) -> tuple[int, ...]:
     columns = (ids.data_ptr(), ids.stride(0), *integers(lengths))
-    most = shard.local_length(_MOST)
-    return *columns, *_shard(shard), most, int(mask_neg_inf)
+    return *columns, *_shard(shard), _most(shard), int(mask_neg_inf)
+
+
+@cache
+def _most(shard: Shard) -> int:
+    """Return how many local positions have a global id below 2^31."""
+    return shard.local_length(_MOST)
 
 
 def _emission(to: Emission) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ extern "C" __global__ void __launch_bounds__(256)
     copy_splitters(i64* splitters, const i64* run, i64 rows, i64 k, i64 block, i64 count) {
   const i64 at = static_cast<i64>(blockIdx.x) * 256 + threadIdx.x;
   if (at >= rows * count) return;
-  const u32 row = static_cast<u32>(at) / static_cast<u32>(count);
+  const i64 row = at / count;
   const i64 end = (at - row * count + 1) * block;
   splitters[at] = __ldg(run + row * k + (end < k ? end : k) - 1);
 }
@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(256)
     copy_windows(i64* windows, const i64* run, i64 rows, i64 k, i64 width, const i64* starts) {
   const i64 at = static_cast<i64>(blockIdx.x) * 256 + threadIdx.x;
   if (at >= rows * width) return;
-  const u32 row = static_cast<u32>(at) / static_cast<u32>(width);
+  const i64 row = at / width;
   i64 start = __ldg(starts + row);
   start = start < 0 ? 0 : start > k - width ? k - width : start;
   windows[at] = __ldg(run + row * k + start + (at - row * width));
