@@ -2,36 +2,38 @@
 
 #include "emit.cuh"
 
-constexpr int EACH = 4;            // ids a thread
-constexpr int SPAN = 32 * EACH;    // ids a warp
+constexpr int EACH = 4;          // ids a thread at once
+constexpr int SPAN = 32 * EACH;  // ids a warp at once
 
-// The prefix of one run, by score; a warp writes SPAN ids of a row.
+// The prefix of one run, by score; a warp writes `spans` times SPAN ids of a row.
 extern "C" __global__ void __launch_bounds__(256)
-    emit_own(const i64* run, i64 rows, i64 k, const i64* verdicts, EMISSION_PARAMETERS) {
+    emit_own(const i64* run, i64 rows, i64 k, i64 spans, const i64* verdicts, EMISSION_PARAMETERS) {
   const Emission to = EMISSION;
-  const u32 spans = static_cast<u32>((k + SPAN - 1) / SPAN);
-  const u32 warp = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
-  const i64 row = warp / spans;
+  const u32 most = static_cast<u32>(spans) * SPAN, parts = (static_cast<u32>(k) + most - 1) / most;
+  const u32 warp = blockIdx.x * 8 + threadIdx.x / 32;
+  const i64 row = warp / parts;
   if (row >= rows) return;
-  const int first = static_cast<int>(warp % spans) * SPAN;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int first = static_cast<int>(warp % parts * most);
+  const int behind = min(first + static_cast<int>(most), static_cast<int>(k));
   const Verdict verdict(verdicts, row, static_cast<int>(k));
   const i64* mine = run + row * k;
   const Emission::Row ids_of_row = to.of_row(row);
-  u64 words[EACH];
+  int valid = first, at = first + lane;
+  for (; at - lane < min(behind, verdict.length); at += SPAN) {
+    u64 words[EACH];
 #pragma unroll
-  for (int item = 0; item < EACH; ++item) {
-    const int at = first + item * 32 + static_cast<int>(lane);
-    words[item] = at < verdict.length ? word_of_key(__ldg(mine + at)) : 0;
-  }
-  int valid = first;
+    for (int item = 0; item < EACH; ++item)
+      words[item] = at + item * 32 < verdict.length ? word_of_key(__ldg(mine + at + item * 32)) : 0;
 #pragma unroll
-  for (int item = 0; item < EACH; ++item) {
-    const int at = first + item * 32 + static_cast<int>(lane);
-    if (at < k) ids_of_row.write(at, words[item]);
-    valid += __popc(__ballot_sync(~0u, words[item] != 0));
+    for (int item = 0; item < EACH; ++item) {
+      if (at + item * 32 < behind) ids_of_row.write(at + item * 32, words[item]);
+      valid += __popc(__ballot_sync(~0u, words[item] != 0));
+    }
   }
+  for (; at < behind; at += 32) ids_of_row.ids[at] = -1;
   // One warp sees where valid words end.
-  const bool more = valid == first + SPAN && valid < verdict.length && word_of_key(__ldg(mine + valid)) != 0;
+  const bool more = valid == behind && valid < verdict.length && word_of_key(__ldg(mine + valid)) != 0;
   if (lane == 0 && !more && (valid > first || first == 0)) to.conclude(row, valid, verdict.sure);
 }
 

@@ -4,60 +4,102 @@
 // all runs and searches for every word, but in no more time than it takes to fetch them.
 
 #include "emit.cuh"
-#include "search.cuh"
 
-// How many words of the descending run [0, count) are larger than `word`.
-__device__ __forceinline__ int larger_in(const u64* run, int count, u64 word) {
-  int first = 0;
-  while (count > 0) {
-    const int half = count >> 1;
-    const bool larger = run[first + half] > word;
-    first = larger ? first + half + 1 : first;
-    count = larger ? count - half - 1 : half;
+constexpr int THREADS = 1024;
+
+// Runs of n words each in shared memory.
+struct Runs {
+  u64* words;
+  int runs, n;
+
+  // Returns how many words this thread fetched that are no padding.
+  //
+  // A word of every run is on its way before the first is stored: a store waits for its load.
+  template <typename Fetch>
+  __device__ __forceinline__ int fetch(const Fetch& word) const {
+    int valid = 0;
+    for (int at = static_cast<int>(threadIdx.x); at < n; at += THREADS) {
+      u64 fetched[MAX_RUNS];
+#pragma unroll
+      for (int run = 0; run < MAX_RUNS; ++run) {
+        if (run >= runs) break;
+        fetched[run] = word(run, at);
+      }
+#pragma unroll
+      for (int run = 0; run < MAX_RUNS; ++run) {
+        if (run >= runs) break;
+        words[run * n + at] = fetched[run];
+        valid += fetched[run] != 0;
+      }
+    }
+    return valid;
   }
-  return first;
-}
 
-extern "C" __global__ void __launch_bounds__(1024)
+  // How many words of all runs but `own` are larger than `word`.
+  //
+  // All runs are searched at once, and without a branch: what a search waits for is the load before.
+  __device__ __forceinline__ int larger(u64 word, int own) const {
+    int found[MAX_RUNS] = {};
+    for (int step = 1 << (31 - __clz(n)); step > 0; step >>= 1) {
+#pragma unroll
+      for (int run = 0; run < MAX_RUNS; ++run) {
+        if (run >= runs) break;
+        const int more = found[run] + step;
+        const u64 there = words[run * n + min(more, n) - 1];
+        found[run] = (more <= n) & (there > word) ? more : found[run];
+      }
+    }
+    int larger = 0;
+#pragma unroll
+    for (int run = 0; run < MAX_RUNS; ++run) larger += run == own ? 0 : found[run];
+    return larger;
+  }
+
+  // Whether no word that a run was cut short of could tie with the last winner.
+  __device__ __forceinline__ bool certifies(u64 word) const {
+    bool sure = true;
+    for (int run = 0; run < runs; ++run) {
+      const u64 last = words[run * n + n - 1];
+      sure = sure && (last == 0 || last >> 32 < word >> 32);
+    }
+    return sure;
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
     merge_few(const i64* keys, i64 rows, i64 runs, i64 k, i64 own_run, EMISSION_PARAMETERS) {
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ int won;
-  u64* words = reinterpret_cast<u64*>(memory);
+  __shared__ int valid;
   const Emission to = EMISSION;
   const i64 row = blockIdx.x;
   const Emission::Row ids_of_row = to.of_row(row);
   const int run = static_cast<int>(blockIdx.y), n = static_cast<int>(k);
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0) won = 0;
-  fetch(words, static_cast<int>(runs), n, n, thread, 1024, [&](int other, int at) {
+  const Runs all{reinterpret_cast<u64*>(memory), static_cast<int>(runs), n};
+  if (thread == 0) valid = 0;
+  __syncthreads();
+  const int fetched = all.fetch([&](int other, int at) {
     return word_of_key(__ldg(keys + (other * rows + row) * k + at));
   });
+  const int of_warp = static_cast<int>(__reduce_add_sync(~0u, static_cast<u32>(fetched)));
+  if (thread % 32 == 0) atomicAdd(&valid, of_warp);
   __syncthreads();
 
   const bool writes = own_run < 0 || own_run == run;
-  for (int at = thread; at < n; at += 1024) {
-    const u64 word = words[run * n + at];
-    if (word == 0) break;
-    const int rank = at + larger_elsewhere<false>(words, static_cast<int>(runs), n, n, run, word);
-    if (rank >= n) break;
-    if (writes) ids_of_row.write(own_run < 0 ? rank : at, word);
-    atomicMax(&won, at + 1);
-    if (rank < n - 1) continue;
-    bool sure = true;
-    for (int other = 0; other < runs; ++other) {
-      const u64 last = words[other * n + n - 1];
-      sure = sure && (last == 0 || last >> 32 < word >> 32);
-    }
-    to.certify(row, sure);
+  int won = 0;  // words of its run that win, which come first
+  for (int first = 0; won == first && first < n; first += THREADS) {
+    const int at = first + thread;
+    const u64 word = at < n ? all.words[run * n + at] : 0;
+    const int rank = word != 0 ? at + all.larger(word, run) : n;
+    if (rank < n && writes) ids_of_row.write(own_run < 0 ? rank : at, word);
+    if (rank == n - 1) to.certify(row, all.certifies(word));
+    won += __syncthreads_count(rank < n);
   }
-  __syncthreads();
 
   // One block tells how many there are, and what is missing.
   if (own_run < 0 ? run != 0 : run != own_run) return;
-  int valid = 0;
-  for (int other = 0; other < runs; ++other) valid += larger_in(words + other * n, n, 0);
   if (thread == 0 && valid < n) to.certify(row, true);
   const int count = own_run < 0 ? min(valid, n) : won;
   if (thread == 0) to.counts[row] = count;
-  for (int at = count + thread; at < n; at += 1024) ids_of_row.write(at, 0);
+  for (int at = count + thread; at < n; at += THREADS) ids_of_row.write(at, 0);
 }

@@ -9,8 +9,10 @@ typedef unsigned long long u64;
 typedef unsigned int u32;
 
 constexpr u64 SIGN = 1ull << 63;
+constexpr i64 PAD = static_cast<i64>(SIGN);
 constexpr int INF_BITS = 0x7F800000;
 constexpr i64 MAX_ID = 0x7FFFFFFF;
+constexpr int MAX_RUNS = 8;
 
 __device__ __forceinline__ u64 word_of_key(i64 key) { return static_cast<u64>(key) ^ SIGN; }
 __device__ __forceinline__ i64 key_of_word(u64 word) { return static_cast<i64>(word ^ SIGN); }
@@ -70,12 +72,9 @@ __device__ __forceinline__ i64 load_integer(const void* data, i64 at, i64 form, 
 
 // Divides positions below 2^31 by a number d: magic = floor(2^(31 + b) / d) + 1 for d <= 2^b.
 struct Divisor {
-  u32 value;
-  i64 magic, shift;  // 31 + b
+  u32 value, magic, shift;  // b
 
-  __device__ __forceinline__ u32 quotient(u32 at) const {
-    return static_cast<u32>((static_cast<u64>(at) * static_cast<u64>(magic)) >> shift);
-  }
+  __device__ __forceinline__ u32 quotient(u32 at) const { return __umulhi(2 * at, magic) >> shift; }
 };
 
 // A rank's place in the interleave, as dcp_comm/sharding.py defines it.
@@ -101,7 +100,9 @@ struct Shard {
 #define SHARD                                                                                    \
   Shard {                                                                                        \
     static_cast<u32>(rank), static_cast<u32>(size),                                              \
-        Divisor{static_cast<u32>(interleave), interleave_magic, interleave_shift}, Divisor {     \
-      static_cast<u32>(size), size_magic, size_shift                                             \
+        Divisor{static_cast<u32>(interleave), static_cast<u32>(interleave_magic),                \
+                static_cast<u32>(interleave_shift)},                                             \
+        Divisor {                                                                                \
+      static_cast<u32>(size), static_cast<u32>(size_magic), static_cast<u32>(size_shift)         \
     }                                                                                            \
   }

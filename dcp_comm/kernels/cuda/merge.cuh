@@ -2,7 +2,6 @@
 #pragma once
 
 #include "emit.cuh"
-#include "search.cuh"
 #include "sort.cuh"
 
 // Writes `count` winners of a row, in the order that it wants them, and none behind; own[item] is
@@ -16,20 +15,13 @@ __device__ __forceinline__ void write_row(u64 (&own)[ITEMS], int count, int k, i
   for (int item = 0; item < ITEMS; ++item) {
     const int at = Sort::place_of(item);
     if (at >= count && at < k) ids.write(at, 0);
-    if (to.by_position) own[item] &= 0xFFFFFFFFull;
+    if (to.by_position) own[item] &= 0xFFFFFFFFull;  // all that is compared
   }
-  Sort::sort(own, count, !to.by_position, [&](int rank, u64 word) { ids.write(rank, word); });
-}
-
-// Lengths of prefixes become where each begins among the winners, cut at k.
-__device__ __forceinline__ void lay_out(int* begins, int runs, int k) {
-  int sum = 0;
-  for (int run = 0; run < runs; ++run) {
-    const int length = begins[run];
-    begins[run] = sum;
-    sum = min(sum + length, k);
-  }
-  begins[runs] = sum;
+  const auto write = [&](int rank, u64 word) { ids.write(rank, word); };
+  if (to.by_position)
+    Sort::template sort<ID>(own, count, write);
+  else
+    Sort::template sort<VALUE>(own, count, write);
 }
 
 // Writes the winners of runs (p, rows, k), or of run `own` alone. Where each row's ids belong stands,
@@ -38,28 +30,27 @@ template <int CAPACITY>
 __device__ __forceinline__ void merge_runs(const i64* keys, i64 rows, int runs, int k, int own_run,
                                            bool seal, const Emission& to) {
   using Sort = Sorter<CAPACITY>;
-  __shared__ int begins[MAX_RUNS + 1];
+  __shared__ int lengths[MAX_RUNS];
   __shared__ bool sure;
   const i64 row = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x);
   int* ids = to.ids + row * to.stride;
   if (thread < runs) {
     const int verdict = ids[thread], length = verdict < 0 ? ~verdict : verdict;
-    begins[thread] = own_run < 0 || own_run == thread ? length : 0;
+    lengths[thread] = own_run < 0 || own_run == thread ? length : 0;
     if (thread == 0) sure = verdict >= 0;
   }
   __syncthreads();
-  if (thread == 0) lay_out(begins, runs, k);
-  __syncthreads();
-  const int count = begins[runs];
+  int count = 0;
+  for (int run = 0; run < runs; ++run) count = min(count + lengths[run], k);
   u64 own[ITEMS];
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const int at = Sort::place_of(item);
-    int run = 0;
-    for (int next = 1; next < runs; ++next) run += at >= begins[next];
+    int run = 0, begin = 0;
+    for (int end = lengths[0]; at >= end && run < runs - 1; end += lengths[++run]) begin = end;
     const i64* words = keys + (run * rows + row) * k;
-    own[item] = at < count ? word_of_key(__ldg(words + (at - begins[run]))) : 0;
+    own[item] = at < count ? word_of_key(__ldg(words + (at - begin))) : 0;
     if (id_of(own[item]) < 0) own[item] = 0;  // a peer may send what encode() never makes
   }
   if (own_run >= 0 && !to.by_position) {

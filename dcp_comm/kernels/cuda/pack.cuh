@@ -19,10 +19,14 @@ struct Listed {
   const int* scores;
   i64 stride;
 
-  __device__ __forceinline__ Listed of_row(i64 row) const { return {scores + row * stride, 0}; }
-  __device__ __forceinline__ bool find(int at, int, int* bits) const {
-    *bits = __ldg(scores + at);
-    return true;
+  struct Row {
+    const int* scores;
+    i64 first, behind;  // ids that may have a score
+
+    __device__ __forceinline__ int bits(int at, int) const { return __ldg(scores + at); }
+  };
+  __device__ __forceinline__ Row of_row(i64 row) const {
+    return {scores + row * stride, 0, MAX_ID + 1};
   }
 };
 
@@ -35,12 +39,11 @@ struct LookedUp {
 
   struct Row {
     const void* logits;
-    i64 dtype, origin, first, behind;  // of the row's ids: where id 0 stands, and which exist
+    i64 dtype, origin;  // where id 0 stands
+    i64 first, behind;  // ids that have a column
 
-    __device__ __forceinline__ bool find(int, int id, int* bits) const {
-      if (id < first || id >= behind) return false;
-      *bits = load_bits(logits, origin + id, dtype);
-      return true;
+    __device__ __forceinline__ int bits(int, int id) const {
+      return load_bits(logits, origin + id, dtype);
     }
   };
   __device__ __forceinline__ Row of_row(i64 row) const {
@@ -53,25 +56,29 @@ template <int CAPACITY, typename Scores>
 __device__ __forceinline__ void pack(i64* run, int k, const Scores& scores, const Candidates& from) {
   using Sort = Sorter<CAPACITY>;
   const i64 row = blockIdx.x;
-  const i64 length = min(load_integer(from.lengths, row, from.lengths_form, from.most), from.most);
   const int* mine = from.ids + row * from.ids_stride;
-  const auto scores_of_row = scores.of_row(row);
   int ids[ITEMS];
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const int at = Sort::place_of(item);
     ids[item] = at < k ? __ldg(mine + at) : -1;
   }
+  const auto scores_of_row = scores.of_row(row);
+  const i64 length = min(load_integer(from.lengths, row, from.lengths_form, from.most), from.most);
+  const i64 first = max(scores_of_row.first, 0ll), behind = min(scores_of_row.behind, length);
+  // As unsigned numbers, ids below `first` are beyond any length, negative ones included.
+  const u32 exist = behind > first ? static_cast<u32>(behind - first) : 0;
   u64 words[ITEMS];
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    int bits;
-    const bool exists = ids[item] >= 0 && ids[item] < length &&
-                        scores_of_row.find(Sort::place_of(item), ids[item], &bits);
-    words[item] = exists ? encode(bits, from.shard.global_of(ids[item]), from.mask_neg_inf) : 0;
+    const int id = ids[item];
+    words[item] = 0;
+    if (static_cast<u32>(id) - static_cast<u32>(first) >= exist) continue;
+    const int bits = scores_of_row.bits(Sort::place_of(item), id);
+    words[item] = encode(bits, from.shard.global_of(id), from.mask_neg_inf);
   }
   i64* keys = run + row * k;
-  Sort::sort(words, k, true, [&](int rank, u64 word) { keys[rank] = key_of_word(word); });
+  Sort::template sort<VALUE>(words, k, [&](int rank, u64 word) { keys[rank] = key_of_word(word); });
 }
 
 #define CANDIDATE_PARAMETERS                                                                     \

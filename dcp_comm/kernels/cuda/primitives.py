@@ -30,9 +30,12 @@ MOST_FEW = 128
 _KEY_BYTES = 8
 _ITEMS = 4  # keys a thread of a block that sorts
 _BLOCK = 256  # threads of one that copies or emits
+_SEARCHERS = 128  # of one that searches
 _WARPS = _BLOCK // 32
-_SPAN = 128  # ids that a warp emits
-_ROWS = 4  # rows of one that searches, a warp each, at most
+_SPAN = 128  # ids that a warp emits at once
+_EMITTERS = 132 * 64  # warps that a GPU holds, about: beyond them each emits more
+_LANES = 32  # of a warp, of which each run of a row needs one
+_SEARCHED = 132  # blocks that search, at least, before they share rows
 _SHARED = 160 << 10  # bytes that a block may have from compute capability 8.0 on
 _MOST = 1 << 31
 
@@ -123,23 +126,26 @@ class CudaPrimitives(Primitives):
 
     def copy_splitters(self, splitters: Tensor, run: Tensor, block: int) -> None:
         """A thread copies a key."""
+        count = splitters.numel()
         sizes = (*run.shape, block, splitters.shape[1])
-        self._copy("copy_splitters", splitters, run.data_ptr(), *sizes)
+        where = (splitters.data_ptr(), run.data_ptr())
+        self._launch("copy_splitters", -(-count // _BLOCK), _BLOCK, 0, *where, *sizes)
 
     def open_windows(
         self, splitters: Tensor, starts: Tensor, own: int | None, shape: SplitterShape
     ) -> Opened:
-        """Search the splitters, one warp a row; what they tell would need memory to keep."""
-        rows, width = splitters.shape[1], _padded(shape.splitters)
+        """Search the splitters; what they tell would need memory to keep."""
         pointers = (splitters.data_ptr(), starts.data_ptr(), -1 if own is None else own)
-        sizes = (width, rows, *_sizes(self._size, shape))
-        self._search("open_windows", rows, width, *pointers, *sizes)
+        rows = splitters.shape[1]
+        self._search("open_windows", rows, shape.splitters, shape, *pointers)
         return None
 
     def copy_windows(self, windows: Tensor, run: Tensor, starts: Tensor) -> None:
-        """A thread copies a key."""
-        sizes = (*run.shape, windows.shape[1], starts.data_ptr())
-        self._copy("copy_windows", windows, run.data_ptr(), *sizes)
+        """A warp copies a row's."""
+        rows, k = run.shape
+        sizes = (rows, k, windows.shape[1], starts.data_ptr())
+        where = (windows.data_ptr(), run.data_ptr())
+        self._launch("copy_windows", -(-rows // _WARPS), _BLOCK, 0, *where, *sizes)
 
     def close_windows(
         self,
@@ -151,10 +157,10 @@ class CudaPrimitives(Primitives):
         opened: Opened,
     ) -> None:
         """Search splitters again, which is cheaper than to keep what they told; then windows."""
-        rows, width = splitters.shape[1], _padded(max(shape.splitters, shape.window))
         pointers = (splitters.data_ptr(), windows.data_ptr(), verdicts.data_ptr())
-        sizes = (-1 if own is None else own, width, rows, *_sizes(self._size, shape))
-        self._search("close_windows", rows, width, *pointers, *sizes)
+        rows, width = splitters.shape[1], max(shape.splitters, shape.window)
+        whose = -1 if own is None else own
+        self._search("close_windows", rows, width, shape, *pointers, whose)
 
     def emit_own(self, run: Tensor, verdicts: Tensor | None, to: Emission) -> None:
         """Write the prefix as it is, or sort it first where it is wanted by position."""
@@ -162,8 +168,9 @@ class CudaPrimitives(Primitives):
         if to.by_position:
             self._sort("emit_sorted", run, run.data_ptr(), k, pointer(verdicts), *_emission(to))
             return
-        blocks = -(-rows * -(-k // _SPAN) // _WARPS)
-        args = (run.data_ptr(), rows, k, pointer(verdicts))
+        spans = min(-(-k // _SPAN), 1 + rows * k // (_SPAN * _EMITTERS))
+        blocks = -(-rows * -(-k // (spans * _SPAN)) // _WARPS)
+        args = (run.data_ptr(), rows, k, spans, pointer(verdicts))
         self._launch("emit_own", blocks, _BLOCK, 0, *args, *_emission(to))
 
     def _merge(self, runs: Tensor, own: int, seal: int, emission: tuple[int, ...]) -> None:
@@ -175,9 +182,8 @@ class CudaPrimitives(Primitives):
         self._launch(name, rows, self._threads, self._sort_bytes, *sizes, *emission)
 
     def _settle(self, kernel: str, runs: Tensor, *where: int) -> None:
-        rows, width = runs.shape[1], max(self._whole.splitters, self._whole.window)
-        whole = (runs.data_ptr(), rows, *_sizes(self._size, self._whole))
-        self._search(kernel, rows, _padded(width), *whole, *where)
+        width = max(self._whole.splitters, self._whole.window)
+        self._search(kernel, runs.shape[1], width, self._whole, runs.data_ptr(), *where)
 
     def _sort(self, kernel: str, run: Tensor, *args: int) -> None:
         name = f"{kernel}_{self._capacity}"
@@ -188,13 +194,18 @@ class CudaPrimitives(Primitives):
         """Shared memory of a block that sorts, as the sources assert it."""
         return 16 * self._capacity + 1024
 
-    def _search(self, kernel: str, rows: int, width: int, *args: int) -> None:
-        of_a_row = _KEY_BYTES * self._size * width
-        together = min(_ROWS, _SHARED // of_a_row)
-        self._launch(kernel, -(-rows // together), together * 32, together * of_a_row, *args)
-
-    def _copy(self, kernel: str, to: Tensor, *args: int) -> None:
-        self._launch(kernel, -(-to.numel() // _BLOCK), _BLOCK, 0, to.data_ptr(), *args)
+    def _search(
+        self, kernel: str, rows: int, width: int, shape: SplitterShape, *args: int
+    ) -> None:
+        """Launch a search of lists of up to ``width`` keys, several rows a block if there are many."""
+        list_bytes = _KEY_BYTES * self._size * _places(width)
+        runs = (self._size - 1).bit_length()
+        most = min(_LANES >> runs, _SHARED // list_bytes, -(-rows // _SEARCHED))
+        shift = max(1, most).bit_length() - 1
+        lanes = min(_LANES, _SEARCHERS >> shift).bit_length() - 1
+        sizes = (rows, shift, lanes, lanes - runs, _places(width), *_sizes(self._size, shape))
+        blocks = -(-rows >> shift)
+        self._launch(kernel, blocks, _SEARCHERS, list_bytes << shift, *sizes, *args)
 
     def _launch(self, kernel: str, blocks: int, threads: int, shared: int, *args: int) -> None:
         if blocks > 0:
@@ -202,12 +213,16 @@ class CudaPrimitives(Primitives):
 
 
 def _whole(k: int, size: int) -> SplitterShape:
-    """Return how whole runs are searched: a splitter costs as much traffic as eight keys in a row.
+    """Return how whole runs are searched: a splitter takes as long to fetch as two keys in a row.
 
     For one run t is smaller than it could be: windows must hold what is open where valid keys are
     few, and so at least B - 1 keys.
     """
-    block = min(k, 32 if size > 2 else 64)
+    shapes = (_shape(k, size, 1 << bit) for bit in range(k.bit_length()))
+    return min(shapes, key=lambda shape: 2 * shape.splitters + shape.window)
+
+
+def _shape(k: int, size: int, block: int) -> SplitterShape:
     if size > 1:
         return splitter_shape(k, size, block)
     settled = max(0, k // block - 1)
@@ -216,18 +231,18 @@ def _whole(k: int, size: int) -> SplitterShape:
 
 def fits(shape: SplitterShape, size: int) -> bool:
     """Return whether a row's splitters and windows can be searched in shared memory."""
-    return _KEY_BYTES * size * _padded(max(shape.splitters, shape.window)) <= _SHARED
+    return _KEY_BYTES * size * _places(max(shape.splitters, shape.window)) <= _SHARED
 
 
-def _padded(width: int) -> int:
-    """Return the smallest power of two above, which searches of so many words have places for."""
-    return 1 << width.bit_length()
+def _places(width: int) -> int:
+    """Return an odd number of places for a list, so that lists meet different banks."""
+    return width | 1
 
 
 def _divisor(number: int) -> tuple[int, int]:
     """Return the magic and the shift by which kernels divide numbers below 2^31."""
-    shift = 31 + (number - 1).bit_length()
-    return (1 << shift) // number + 1, shift
+    shift = (number - 1).bit_length()
+    return (1 << (31 + shift)) // number + 1, shift
 
 
 _NO_TABLE = (0,) * 8

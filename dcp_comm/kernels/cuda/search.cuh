@@ -1,112 +1,185 @@
-// Finds prefixes of runs by one warp: which of the p runs' words are the t largest.
+// Finds how long a prefix of each of p runs wins: the lemma of dcp_comm/topk/splitter.py, evaluated.
+//
+// A block searches a few rows. Its threads fetch their keys together; then the lanes of a row search
+// it, of which as many speak for each run as there are.
 #pragma once
 
 #include "keys.cuh"
 
-constexpr int MAX_RUNS = 8;
 constexpr int LANES = 32;
-constexpr int MOST_ROWS = 4;  // of a block whose warps search a row each
 constexpr u32 ALL_LANES = ~0u;
+constexpr int SEARCHERS = 128;  // threads of a block
+constexpr int SEARCHER_WARPS = SEARCHERS / LANES;
 
-// Sizes of the block-splitter lemma (dcp_comm/topk/splitter.py).
+// Sizes of the block-splitter lemma.
 struct Lemma {
   int runs, k, block, splitters, settled, window;
 };
 
-// How many words of all runs but `run` are larger than `word`. Each run is descending and has n words,
-// the first of `stride` places; padded ones have zeros behind them, and stride is a power of two.
-//
-// All runs are searched at once: what a search waits for is the load before.
-template <bool PADDED>
-__device__ __forceinline__ int larger_elsewhere(const u64* words, int runs, int n, int stride,
-                                                int run, u64 word) {
-  int found[MAX_RUNS] = {};
-  for (int step = PADDED ? stride >> 1 : 1 << (31 - __clz(n)); step > 0; step >>= 1) {
-#pragma unroll
-    for (int other = 0; other < MAX_RUNS; ++other) {
-      if (other >= runs) break;
-      const int more = found[other] + step;
-      if ((PADDED || more <= n) && words[other * stride + more - 1] > word) found[other] = more;
-    }
+// What the splitters tell a lane.
+struct Opened {
+  int settled;  // splitters of its run that are among the t largest
+  i64 x, last;  // the t-th largest of all; the last of its run
+};
+
+// What the windows tell a lane.
+struct Closed {
+  int length;  // keys of its run's window that win
+  bool sure;
+};
+
+// The rows that a block searches: 1 << shift of them from `first` on. A row has 1 << lanes_shift
+// lanes, and each of its runs 1 << tries_shift of them, rounded up to a power of two runs.
+struct Search {
+  Lemma lemma;
+  i64 rows, first;
+  int shift, lanes_shift, tries_shift;
+  i64* keys;   // shared: list `run << shift | row` of the block, and so on, `stride` apart
+  int stride;  // odd, so that the lists' keys at one place lie in different banks
+
+  __device__ __forceinline__ int row() const {
+    return static_cast<int>(threadIdx.x) >> lanes_shift;
   }
-  int larger = 0;
-#pragma unroll
-  for (int other = 0; other < MAX_RUNS; ++other) larger += other == run ? 0 : found[other];
-  return larger;
-}
-
-// Fetches word(run, at) of each run to the first n of `stride` places in shared memory, and zeros.
-//
-// A word of every run is on its way before the first is stored: a store waits for its load.
-template <typename Fetch>
-__device__ __forceinline__ void fetch(u64* words, int runs, int n, int stride, int thread,
-                                      int threads, const Fetch& word) {
-  for (int at = thread; at < stride; at += threads) {
-    u64 fetched[MAX_RUNS];
-#pragma unroll
-    for (int run = 0; run < MAX_RUNS; ++run) {
-      if (run >= runs) break;
-      fetched[run] = at < n ? word(run, at) : 0;
-    }
-#pragma unroll
-    for (int run = 0; run < MAX_RUNS; ++run) {
-      if (run >= runs) break;
-      words[run * stride + at] = fetched[run];
-    }
+  __device__ __forceinline__ int run() const {
+    return (static_cast<int>(threadIdx.x) & ((1 << lanes_shift) - 1)) >> tries_shift;
   }
-}
+  __device__ __forceinline__ int list() const { return run() << shift | row(); }
+  __device__ __forceinline__ bool searches() const { return row() < 1 << shift; }
+  __device__ __forceinline__ bool speaks() const { return searches() && run() < lemma.runs; }
 
-// The smallest power of two above n.
-__device__ __forceinline__ int padded(int n) { return 1 << (32 - __clz(n)); }
+  // Calls tell(row, run) once for each run of a row that there is.
+  template <typename Tell>
+  __device__ __forceinline__ void answer(const Tell& tell) const {
+    if (speaks() && first + row() < rows && tried() == 0) tell(first + row(), run());
+  }
 
-// p runs of n words each in shared memory, padded to `stride` places; lane r speaks for run r.
-struct Runs {
-  const u64* words;
-  int runs, n, stride;
-
-  // Returns how many of run `lane`'s first words are among the `wanted` largest valid words.
+  // Fetches n keys of each list, key(list, row, run, at); all threads may read them when it returns.
+  // For rows beyond the last one, it is fetched again.
   //
-  // The lanes of a run try as many lengths at once, evenly spread over what is open.
-  __device__ __forceinline__ int prefix(int lane, int wanted) const {
-    const int tried = LANES >> (runs > 4 ? 3 : runs > 2 ? 2 : runs - 1);
-    const int run = lane / tried, which = lane % tried;
-    int length = 0, most = n;
+  // A key of each list of a warp is on its way before the first is stored: a store waits for its load.
+  template <typename Key>
+  __device__ __forceinline__ void fetch(int n, const Key& key) const {
+    constexpr int LISTS = LANES / SEARCHER_WARPS;  // a block has at most LANES
+    const int warp = static_cast<int>(threadIdx.x) / LANES, lists = lemma.runs << shift;
+    for (int at = static_cast<int>(threadIdx.x) % LANES; at < n; at += LANES) {
+      i64 fetched[LISTS];
+#pragma unroll
+      for (int item = 0; item < LISTS; ++item) {
+        const int list = item * SEARCHER_WARPS + warp;
+        const i64 row = min(first + (list & ((1 << shift) - 1)), rows - 1);
+        if (list < lists) fetched[item] = key(list, row, list >> shift, at);
+      }
+#pragma unroll
+      for (int item = 0; item < LISTS; ++item) {
+        const int list = item * SEARCHER_WARPS + warp;
+        if (list < lists) keys[list * stride + at] = fetched[item];
+      }
+    }
+    __syncthreads();
+  }
+
+  // By all threads, when splitters were fetched.
+  __device__ __forceinline__ Opened open() const {
+    const int settled = prefix(lemma.splitters, lemma.settled);
+    const i64 last = speaks() ? own()[lemma.splitters - 1] : PAD;
+    return Opened{settled, last_of(settled, lemma.settled), last};
+  }
+
+  // By all threads, when windows were fetched.
+  __device__ __forceinline__ Closed close(const Opened& opened, int wanted) const {
+    const int length = prefix(lemma.window, wanted);
+    const i64 threshold = min(last_of(length, wanted), opened.x);
+    // No key that a run was cut short of may tie with the threshold.
+    const bool sure = opened.last == PAD || opened.last >> 32 < threshold >> 32;
+    return Closed{length, over_runs(sure, [](bool one, bool other) { return one && other; })};
+  }
+
+ private:
+  __device__ __forceinline__ const i64* own() const { return keys + list() * stride; }
+  __device__ __forceinline__ int tried() const {
+    return static_cast<int>(threadIdx.x) & ((1 << tries_shift) - 1);
+  }
+
+  // Returns how many of its run's first n keys are among the `wanted` largest valid ones of its row.
+  //
+  // The lanes of a run try as many lengths at once, evenly spread over what is open. What is decided
+  // need not be searched again: a key that wins has no more keys before it in another run than may
+  // win there, and one that loses no fewer than have won.
+  __device__ __forceinline__ int prefix(int n, int wanted) const {
+    const int tries = 1 << tries_shift;
+    int low = 0, high = speaks() ? n : 0;
     for (int open = n, step; open > 0; open = step - 1) {
-      step = (open + tried - 1) / tried;
-      const int longer = length + step * (which + 1);
-      const u32 won = __ballot_sync(ALL_LANES, run < runs && longer <= most && wins(run, longer, wanted));
-      length += step * __popc(won >> (run * tried) & (ALL_LANES >> (LANES - tried)));
-      most = min(most, length + step - 1);
+      step = (open + 1 + tries) / (tries + 1);
+      const int length = low + step * (tried() + 1);
+      const i64 last = length <= high ? own()[length - 1] : PAD;
+      // In its own run keys are counted by position: repeated ones do not win beyond `wanted`.
+      const int before = length - 1 + larger_elsewhere(low, high, open, last);
+      const u32 won = __ballot_sync(ALL_LANES, last != PAD && before < wanted);
+      const int base = static_cast<int>(threadIdx.x) % LANES & ~(tries - 1);
+      low += step * __popc(won >> base & (ALL_LANES >> (LANES - tries)));
+      high = min(high, low + step - 1);
     }
-    return __shfl_sync(ALL_LANES, length, (lane * tried) % LANES);
+    return low;
   }
 
-  // Whether a prefix's last word has fewer than `wanted` words before it. In its own run these are
-  // counted by position, so that repeated words do not win beyond `wanted`.
-  __device__ __forceinline__ bool wins(int run, int length, int wanted) const {
-    const u64 last = words[run * stride + length - 1];
-    const int larger = larger_elsewhere<true>(words, runs, n, stride, run, last);
-    return last != 0 && length - 1 + larger < wanted;
+  // How many keys of the row's other runs are larger, from [low, high] of their lanes: a number in
+  // this interval, which is at most `width` wide.
+  //
+  // All runs are searched at once, and without a branch: what a search waits for is the load before.
+  __device__ __forceinline__ int larger_elsewhere(int low, int high, int width, i64 key) const {
+    int before[MAX_RUNS], found[MAX_RUNS] = {}, most[MAX_RUNS];
+    const int runs = 1 << (lanes_shift - tries_shift);
+#pragma unroll
+    for (int other = 1; other < MAX_RUNS; ++other) {
+      if (other >= runs) break;
+      const int there = run() ^ other;
+      const bool speaks = searches() && there < lemma.runs;
+      before[other] = (speaks ? there << shift | row() : 0) * stride - 1;
+      found[other] = __shfl_xor_sync(ALL_LANES, low, other << tries_shift);
+      most[other] = __shfl_xor_sync(ALL_LANES, high, other << tries_shift);
+    }
+    for (int step = 1 << (31 - __clz(width)); step > 0; step >>= 1) {
+#pragma unroll
+      for (int other = 1; other < MAX_RUNS; ++other) {
+        if (other >= runs) break;
+        const int more = found[other] + step;
+        const i64 there = keys[before[other] + max(min(more, most[other]), 1)];
+        found[other] = (more <= most[other]) & (there > key) ? more : found[other];
+      }
+    }
+    int larger = 0;
+#pragma unroll
+    for (int other = 1; other < MAX_RUNS; ++other) larger += found[other];
+    return larger;
   }
 
-  // Returns, in every lane, the `wanted`-th largest word: 0 if there are fewer, the largest possible
-  // for 0 of them. `length` is what prefix() gave this lane.
-  __device__ __forceinline__ u64 last_of(int lane, int length, int wanted) const {
-    if (wanted == 0) return ~0ull;
-    const bool speaks = lane < runs;
-    u64 last = speaks && length > 0 ? words[lane * stride + length - 1] : ~0ull;
-    int found = speaks ? length : 0;
-    for (int step = LANES / 2; step > 0; step /= 2) {
-      const u64 other = __shfl_xor_sync(ALL_LANES, last, step);
-      last = other < last ? other : last;
-      found += __shfl_xor_sync(ALL_LANES, found, step);
-    }
-    return found < wanted ? 0 : last;
+  // Returns the `wanted`-th largest key of its row: PAD if there are fewer, the largest possible for
+  // 0 of them. `length` is what prefix() gave this lane.
+  __device__ __forceinline__ i64 last_of(int length, int wanted) const {
+    const i64 last = length > 0 ? own()[length - 1] : ~PAD;
+    const i64 least = over_runs(last, [](i64 one, i64 other) { return min(one, other); });
+    const int found = over_runs(length, [](int one, int other) { return one + other; });
+    return wanted == 0 ? ~PAD : found < wanted ? PAD : least;
+  }
+
+  // Joins what the runs of a row have.
+  template <typename Value, typename Join>
+  __device__ __forceinline__ Value over_runs(Value value, const Join& join) const {
+    for (int step = 1 << tries_shift; step < 1 << lanes_shift; step <<= 1)
+      value = join(value, __shfl_xor_sync(ALL_LANES, value, step));
+    return value;
   }
 };
 
-// Whether no word that a run was cut short of could tie with `threshold`; the same in every lane.
-__device__ __forceinline__ bool certifies(int lane, int runs, u64 last_of_run, u64 threshold) {
-  const bool sure = lane >= runs || last_of_run == 0 || last_of_run >> 32 < threshold >> 32;
-  return __all_sync(ALL_LANES, sure);
-}
+#define SEARCH_PARAMETERS                                                                        \
+  i64 rows, i64 shift, i64 lanes_shift, i64 tries_shift, i64 stride, i64 runs, i64 k, i64 block,  \
+      i64 splitter_count, i64 settled, i64 window
+
+#define SEARCH                                                                                   \
+  Search {                                                                                       \
+    Lemma{static_cast<int>(runs),           static_cast<int>(k),       static_cast<int>(block),  \
+          static_cast<int>(splitter_count), static_cast<int>(settled), static_cast<int>(window)}, \
+        rows, static_cast<i64>(blockIdx.x) << shift, static_cast<int>(shift),                    \
+        static_cast<int>(lanes_shift), static_cast<int>(tries_shift),                            \
+        reinterpret_cast<i64*>(memory), static_cast<int>(stride)                                 \
+  }

@@ -1,31 +1,44 @@
-// How long a prefix of each whole run wins.
+// How long a prefix of each whole run wins: their splitters tell where windows begin, these the rest.
 
-#include "whole.cuh"
+#include "search.cuh"
 
-// Tells `told(run, length or ~length)` of a warp's row.
-template <typename Told>
-__device__ __forceinline__ void settle_row(const Sorted& sorted, const Told& told) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ int starts[MOST_ROWS][MAX_RUNS];
-  const Lemma& lemma = sorted.lemma;
-  const int lane = static_cast<int>(threadIdx.x) % LANES, warp = static_cast<int>(threadIdx.x) / LANES;
-  const i64 row = static_cast<i64>(blockIdx.x) * (blockDim.x / LANES) + warp;
-  if (row >= sorted.rows) return;
-  u64* words = reinterpret_cast<u64*>(memory) +
-               warp * lemma.runs * padded(max(lemma.splitters, lemma.window));
-  const Found found = search(sorted, row, words, starts[warp], lane);
-  if (lane < lemma.runs) told(row, lane, found.sure ? found.length : ~found.length);
+// Calls tell(row, run, verdict) for the block's rows of the runs (p, rows, k).
+template <typename Tell>
+__device__ __forceinline__ void settle_rows(const Search& search, const i64* runs, const Tell& tell) {
+  __shared__ int starts[LANES];
+  const Lemma& lemma = search.lemma;
+  const int k = lemma.k;
+  const auto keys = [&](i64 row, int run) { return runs + (run * search.rows + row) * k; };
+  search.fetch(lemma.splitters, [&](int, i64 row, int run, int at) {
+    return __ldg(keys(row, run) + min((at + 1) * lemma.block, k) - 1);
+  });
+  const Opened opened = search.open();
+  const int start = min(opened.settled * lemma.block, k);
+  if (search.speaks()) starts[search.list()] = start;
+  __syncthreads();
+  search.fetch(lemma.window, [&](int list, i64 row, int run, int at) {
+    const int within = starts[list] + at;
+    return within < k ? __ldg(keys(row, run) + within) : PAD;
+  });
+  // If x is padding every valid key wins, and the windows hold all that is not settled.
+  const int wanted = opened.x == PAD ? lemma.runs * lemma.window : lemma.window;
+  const Closed closed = search.close(opened, wanted);
+  const int length = start + closed.length;
+  search.answer([&](i64 row, int run) { tell(row, run, closed.sure ? length : ~length); });
 }
 
 // For others: verdicts (runs, rows).
-extern "C" __global__ void __launch_bounds__(MOST_ROWS* LANES) settle(SORTED_PARAMETERS, i64* verdicts) {
-  settle_row(Sorted{keys, rows, LEMMA},
-             [&](i64 row, int run, int verdict) { verdicts[run * rows + row] = verdict; });
+extern "C" __global__ void __launch_bounds__(SEARCHERS, 8)
+    settle(SEARCH_PARAMETERS, const i64* keys, i64* verdicts) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  settle_rows(SEARCH, keys,
+              [&](i64 row, int run, int verdict) { verdicts[run * rows + row] = verdict; });
 }
 
 // For merge_runs, which writes each row's ids over them.
-extern "C" __global__ void __launch_bounds__(MOST_ROWS* LANES)
-    settle_ids(SORTED_PARAMETERS, int* ids, i64 stride) {
-  settle_row(Sorted{keys, rows, LEMMA},
-             [&](i64 row, int run, int verdict) { ids[row * stride + run] = verdict; });
+extern "C" __global__ void __launch_bounds__(SEARCHERS, 8)
+    settle_ids(SEARCH_PARAMETERS, const i64* keys, int* ids, i64 ids_stride) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  settle_rows(SEARCH, keys,
+              [&](i64 row, int run, int verdict) { ids[row * ids_stride + run] = verdict; });
 }

@@ -11,14 +11,17 @@
 constexpr int ITEMS = 4;    // words a thread of most
 constexpr int CROWD = 128;  // a bin with more words is spread again instead of compared pairwise
 
+// What words are sorted by: their scores' values and then all bits; all bits; the bits of their ids.
+enum By { VALUE, BITS, ID };
+
 // Of up to CAPACITY words, EACH to a thread.
 template <int CAPACITY, int EACH = ITEMS>
 struct Sorter {
   static constexpr int THREADS = CAPACITY / EACH;
   static constexpr int BINS = 8 * THREADS;
   static constexpr int WARPS = THREADS / 32;
-  static constexpr int BITS = BINS == 1024 ? 10 : BINS == 2048 ? 11 : BINS == 4096 ? 12 : 13;
-  static_assert(1 << BITS == BINS, "a power of two from 1024 to 8192");
+  static constexpr int ORDER = BINS == 1024 ? 10 : BINS == 2048 ? 11 : BINS == 4096 ? 12 : 13;
+  static_assert(1 << ORDER == BINS, "a power of two from 1024 to 8192");
   // Segments of a round are disjoint, and larger than CROWD.
   static constexpr int SEGMENTS = CAPACITY / CROWD;
 
@@ -44,12 +47,11 @@ struct Sorter {
   // Calls emit(rank, word) for each of `count` words; own[item] is word place_of(item) of them.
   //
   // All threads call it, and after a barrier if the shared memory was in use.
-  template <typename Emit>
-  static __device__ __forceinline__ void sort(u64 (&own)[EACH], int count, bool by_score,
-                                              const Emit& emit) {
+  template <By BY, typename Emit>
+  static __device__ __forceinline__ void sort(u64 (&own)[EACH], int count, const Emit& emit) {
     if (threadIdx.x == 0) shared().pushed[0] = 0;
     u32 place[EACH];
-    spread(own, place, 0, count, by_score, 0);
+    spread<BY>(own, place, 0, count, 0);
     if (shared().pushed[0] == 0) {
 #pragma unroll
       for (int item = 0; item < EACH; ++item)
@@ -65,27 +67,31 @@ struct Sorter {
   //
   // All threads call it, after a barrier, and may read what is sorted when it returns. Apart, so
   // that it costs the loops around it no registers.
-  static __device__ __noinline__ void sort_words(int count, bool by_score) {
+  static __device__ __noinline__ void sort_words(int count) {
     if (threadIdx.x == 0) shared().pushed[0] = 0;
-    sort_segment(0, count, by_score, 0);
+    sort_segment<VALUE>(0, count, 0);
     refine();
   }
 
  private:
   // A monotone map of a segment's words to bins; larger words come first.
+  //
+  // By value, bins are the finer the nearer to the least value, as the best of a long row lie: the
+  // bits of (base - value), for a base so far below all values that they span four octaves. Where
+  // positive values span more of themselves the base is 0.
+  template <By BY>
   struct Spread {
-    enum By { VALUE, SCORE, ID } by;
-    bool divisible;  // not all words are equal
-    u32 high;        // the largest half word
+    u32 high;  // the largest half word, or bits
     int shift;
-    float high_value, scale;
+    float base;
+    bool by_score;
+    bool divisible;  // not all words are equal
 
     __device__ __forceinline__ u32 bin(u64 word) const {
-      if (by != VALUE) return ((high - half(word, by == SCORE)) << shift) >> (32 - BITS);
-      const float below = __fsub_rn(high_value, score_of_ordered(ordered_score(word)));
-      // Added to 2^23, a number below it stands in the last bits of the sum.
-      const float sum = __fadd_rn(__fmul_rn(below, scale), 8388608.0f);
-      return min(__float_as_uint(sum) - 0x4B000000u, static_cast<u32>(BINS - 1));
+      if (BY != VALUE) return ((high - half(word, BY == BITS && by_score)) << shift) >> (32 - ORDER);
+      // Padding is no number, whose bits make it the last bin's: those of all others have a sign.
+      const u32 bits = __float_as_uint(__fsub_rn(base, score_of_ordered(ordered_score(word))));
+      return min((high - bits) >> shift, static_cast<u32>(BINS - 1));
     }
   };
 
@@ -102,19 +108,20 @@ struct Sorter {
       for (u32 which = 0; which < all.pushed[now]; ++which) {
         const u32 segment = all.segments[now][which];
         const int begin = static_cast<int>(segment >> 16), end = static_cast<int>(segment & 0xFFFF);
-        sort_segment(begin, end, false, next);
+        sort_segment<BITS>(begin, end, next);
       }
     }
   }
 
   // Puts a segment's words into place, but for those of crowded bins, whose segments are pushed.
-  static __device__ __forceinline__ void sort_segment(int begin, int end, bool by_value, int next) {
+  template <By BY>
+  static __device__ __forceinline__ void sort_segment(int begin, int end, int next) {
     u64 own[EACH];
     u32 place[EACH];
 #pragma unroll
     for (int item = 0; item < EACH; ++item)
       own[item] = begin + place_of(item) < end ? shared().words[begin + place_of(item)] : 0;
-    spread(own, place, begin, end, by_value, next);
+    spread<BY>(own, place, begin, end, next);
     settle(own, place, begin, end);
   }
 
@@ -131,13 +138,14 @@ struct Sorter {
   // Exchanges `own` so that each thread knows the place of its words within the segment.
   //
   // Words of crowded bins get any place of their bin, and their segments are pushed.
+  template <By BY>
   static __device__ __forceinline__ void spread(u64 (&own)[EACH], u32 (&place)[EACH], int begin,
-                                                int end, bool by_value, int next) {
+                                                int end, int next) {
     Shared& all = shared();
     const int count = end - begin;
     for (int which = 0; which < 2; ++which)
       reinterpret_cast<uint4*>(all.bins)[which * THREADS + threadIdx.x] = make_uint4(0, 0, 0, 0);
-    const Spread map = range(own, count, by_value);
+    const Spread<BY> map = range<BY>(own, count);
 #pragma unroll
     for (int item = 0; item < EACH; ++item) {
       if (place_of(item) < count) {
@@ -170,6 +178,7 @@ struct Sorter {
     const int behind = static_cast<int>(shared().bins[bin + 1]);
     if (behind - first > CROWD) return static_cast<u32>(at);
     int before = first;
+#pragma unroll 1  // bins have few words
     for (int other = first; other < behind; ++other) {
       // Of equal words, padding or repeated ids, the first comes first.
       before += words[other] >= word + (other >= at);
@@ -177,32 +186,30 @@ struct Sorter {
     return static_cast<u32>(before);
   }
 
-  static __device__ __forceinline__ Spread range(const u64 (&own)[EACH], int count,
-                                                 bool by_value) {
+  template <By BY>
+  static __device__ __forceinline__ Spread<BY> range(const u64 (&own)[EACH], int count) {
     u32 low, high;
-    Spread map;
-    if (by_value) {
-      // Padding is no number, and so in the last bin.
-      bounds(own, count, true, true, &low, &high);
-      map.high_value = value_of(high);
-      const float width = __fsub_rn(map.high_value, value_of(low));
-      map.scale = __fdiv_rn(static_cast<float>(BINS), width);
-      map.by = Spread::VALUE;
-      map.divisible = true;
-      // Not for infinite or equal scores, nor for such close ones that the scale overflows.
-      if (low < high && width < 3.0e38f && map.scale < 3.0e38f) return map;
-      __syncthreads();
-    }
-    map.by = Spread::SCORE;
-    bounds(own, count, true, false, &low, &high);
-    if (low == high) {
-      map.by = Spread::ID;
+    Spread<BY> map;
+    map.by_score = BY == BITS;
+    bounds(own, count, BY != ID, BY == VALUE, &low, &high);
+    if (BY == BITS && low == high) {
+      map.by_score = false;
       __syncthreads();
       bounds(own, count, false, false, &low, &high);
     }
-    map.divisible = low != high;
+    map.divisible = BY == VALUE || low != high;
     map.high = high;
     map.shift = __clz(static_cast<int>(high - low)) & 31;
+    if (BY == VALUE) {
+      const float least = value_of(low), largest = value_of(high);
+      const float width = __fsub_rn(largest, least), below = __fmul_rn(width, 0.06666667f);
+      map.base = least > 0 && least < __fmul_rn(below, 0.25f) ? 0 : __fsub_rn(least, below);
+      // Infinite scores leave all in one bin.
+      if (!(width < 3.0e38f)) map.base = __int_as_float(0x7FC00000);
+      map.high = __float_as_uint(__fsub_rn(map.base, largest));
+      const u32 bits = map.high - __float_as_uint(__fsub_rn(map.base, least));
+      map.shift = max(32 - __clz(static_cast<int>(bits - (bits >> 6))) - ORDER, 0);
+    }
     return map;
   }
 

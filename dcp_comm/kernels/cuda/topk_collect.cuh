@@ -158,7 +158,7 @@ struct Collector {
     __syncthreads();
     for (u32 at = sorted + threadIdx.x; at < count; at += THREADS) shared.sort.words[at] = word(at);
     __syncthreads();
-    Sort::sort_words(static_cast<int>(count), true);
+    Sort::sort_words(static_cast<int>(count));
     if (count >= static_cast<u32>(k)) {
       count = k;
       threshold = score_of_ordered(ordered_score(shared.sort.words[k - 1]) + 1);

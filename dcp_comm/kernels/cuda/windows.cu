@@ -1,4 +1,4 @@
-// The two searches of the splitter strategy, one warp a row, and what travels before each.
+// The two searches of the splitter strategy, and what travels before each.
 
 #include "search.cuh"
 
@@ -12,88 +12,56 @@ extern "C" __global__ void __launch_bounds__(256)
   splitters[at] = __ldg(run + row * k + (end < k ? end : k) - 1);
 }
 
-// What travels then: `width` keys of each row from where its window starts, which stays in its run.
+// What travels then: `width` keys of each row from where its window starts, which stays in its run; a
+// warp copies a row's.
 extern "C" __global__ void __launch_bounds__(256)
     copy_windows(i64* windows, const i64* run, i64 rows, i64 k, i64 width, const i64* starts) {
-  const i64 at = static_cast<i64>(blockIdx.x) * 256 + threadIdx.x;
-  if (at >= rows * width) return;
-  const i64 row = at / width;
-  i64 start = __ldg(starts + row);
-  start = start < 0 ? 0 : start > k - width ? k - width : start;
-  windows[at] = __ldg(run + row * k + start + (at - row * width));
+  const i64 row = static_cast<i64>(blockIdx.x) * (256 / LANES) + threadIdx.x / LANES;
+  if (row >= rows) return;
+  const i64 start = max(min(__ldg(starts + row), k - width), 0ll);
+  const i64* from = run + row * k + start;
+  i64* to = windows + row * width;
+#pragma unroll 4
+  for (int at = static_cast<int>(threadIdx.x) % LANES; at < width; at += LANES)
+    to[at] = __ldg(from + at);
 }
 
-// One row of a search.
-struct Row {
-  i64 row, rows;
-  int lane;
-  u64* words;
-  Lemma lemma;
-
-  // The n words that each run (p, rows, n) has of this row.
-  __device__ __forceinline__ Runs runs(const i64* keys, int n) const {
-    __syncwarp();
-    const int stride = padded(n);
-    fetch(words, lemma.runs, n, stride, lane, LANES, [&](int run, int at) {
-      return word_of_key(__ldg(keys + (run * rows + row) * n + at));
-    });
-    __syncwarp();
-    return Runs{words, lemma.runs, n, stride};
-  }
-
-  // Answers are (p, rows), or (1, rows) of run `own`; lane r answers for run r.
-  __device__ __forceinline__ void answer(i64* answers, i64 own, i64 value) const {
-    if (lane < lemma.runs && (own < 0 || lane == own))
-      answers[(own < 0 ? lane : 0) * rows + row] = value;
-  }
-};
-
-// What the splitters tell; lane r knows of run r.
-struct Opened {
-  i64 start;
-  u64 x, last_of_run;
-};
-
-__device__ __forceinline__ Opened open(const Row& row, const i64* keys) {
-  const Lemma& lemma = row.lemma;
-  const Runs splitters = row.runs(keys, lemma.splitters);
-  const int settled = splitters.prefix(row.lane, lemma.settled);
-  const u64 x = splitters.last_of(row.lane, settled, lemma.settled);
-  const int last_at = row.lane * splitters.stride + lemma.splitters - 1;
-  const u64 last = row.lane < lemma.runs ? row.words[last_at] : 0;
-  return Opened{x == 0 ? lemma.k : static_cast<i64>(settled) * lemma.block, x, last};
+// Fetches what each rank sent, (p, rows, n).
+__device__ __forceinline__ void fetch_sent(const Search& search, const i64* keys, int n) {
+  search.fetch(n, [&](int, i64 row, int run, int at) {
+    return __ldg(keys + (run * search.rows + row) * n + at);
+  });
 }
 
-#define ROW_PARAMETERS                                                                           \
-  i64 width, i64 rows, i64 runs, i64 k, i64 block, i64 splitter_count, i64 settled, i64 window
+// Writes answers (p, rows), or (1, rows) of run `own`.
+__device__ __forceinline__ void answer(const Search& search, i64* answers, i64 own, i64 value) {
+  search.answer([&](i64 row, int run) {
+    if (own < 0 || run == own) answers[(own < 0 ? run : 0) * search.rows + row] = value;
+  });
+}
 
-// `width` places for words of a row and run.
-#define ROW                                                                                      \
-  Row {                                                                                          \
-    static_cast<i64>(blockIdx.x) * (blockDim.x / LANES) + threadIdx.x / LANES, rows,                             \
-        static_cast<int>(threadIdx.x % LANES),                                                   \
-        reinterpret_cast<u64*>(memory) + threadIdx.x / LANES * runs * width, Lemma {             \
-      static_cast<int>(runs), static_cast<int>(k), static_cast<int>(block),                      \
-          static_cast<int>(splitter_count), static_cast<int>(settled), static_cast<int>(window)  \
-    }                                                                                            \
-  }
+// Where a run's window starts.
+__device__ __forceinline__ i64 start_of(const Lemma& lemma, const Opened& opened) {
+  return opened.x == PAD ? lemma.k : opened.settled * lemma.block;
+}
 
-extern "C" __global__ void __launch_bounds__(MOST_ROWS* LANES)
-    open_windows(const i64* splitters, i64* starts, i64 own, ROW_PARAMETERS) {
+extern "C" __global__ void __launch_bounds__(SEARCHERS, 8)
+    open_windows(SEARCH_PARAMETERS, const i64* splitters, i64* starts, i64 own) {
   extern __shared__ __align__(16) unsigned char memory[];
-  const Row row = ROW;
-  if (row.row < rows) row.answer(starts, own, open(row, splitters).start);
+  const Search search = SEARCH;
+  fetch_sent(search, splitters, search.lemma.splitters);
+  answer(search, starts, own, start_of(search.lemma, search.open()));
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_ROWS* LANES) close_windows(
-    const i64* splitters, const i64* windows, i64* verdicts, i64 own, ROW_PARAMETERS) {
+extern "C" __global__ void __launch_bounds__(SEARCHERS, 8)
+    close_windows(SEARCH_PARAMETERS, const i64* splitters, const i64* windows, i64* verdicts, i64 own) {
   extern __shared__ __align__(16) unsigned char memory[];
-  const Row row = ROW;
-  if (row.row >= rows) return;
-  const Opened opened = open(row, splitters);
-  const Runs all = row.runs(windows, row.lemma.window);
-  const int length = all.prefix(row.lane, window);
-  const u64 last = min(opened.x, all.last_of(row.lane, length, window));
-  const bool sure = certifies(row.lane, row.lemma.runs, opened.last_of_run, last);
-  row.answer(verdicts, own, sure ? opened.start + length : ~(opened.start + length));
+  const Search search = SEARCH;
+  fetch_sent(search, splitters, search.lemma.splitters);
+  const Opened opened = search.open();
+  __syncthreads();
+  fetch_sent(search, windows, search.lemma.window);
+  const Closed closed = search.close(opened, search.lemma.window);
+  const i64 length = start_of(search.lemma, opened) + closed.length;
+  answer(search, verdicts, own, closed.sure ? length : ~length);
 }
