@@ -28,9 +28,11 @@ def on_gpu(point: Point) -> Both:
 @pytest.mark.parametrize("kind", SCORES)
 def test_kernels_do_what_torch_does(kind: str, k: int) -> None:
     """With few rows, and with more than are ranked key by key."""
-    for seed, (rows, poison) in enumerate(itertools.product((5, 130), (0xFF, 0xA5))):
-        size = (1, 2, 3, 4, 5, 8)[(seed + k) % 6]
-        point = Point(kind, k, size, rows, (1, 3, 16, 64)[seed], bool(seed % 2), poison, seed)
+    for seed, (rows, poison) in enumerate(((5, 0xFF), (130, 0xA5))):
+        size = (1, 2, 3, 4, 5, 8)[(seed + k + len(kind)) % 6]
+        point = Point(
+            kind, k, size, rows, (1, 3, 16, 64)[(seed + k) % 4], bool(seed % 2), poison, seed
+        )
         for check in CHECKS:
             check(on_gpu(point))
 

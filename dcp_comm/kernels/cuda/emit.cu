@@ -6,7 +6,7 @@ constexpr int EACH = 4;          // ids a thread at once
 constexpr int SPAN = 32 * EACH;  // ids a warp at once
 
 // The prefix of one run, by score; a warp writes `spans` times SPAN ids of a row.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 8)
     emit_own(const i64* run, i64 rows, i64 k, i64 spans, const i64* verdicts, EMISSION_PARAMETERS) {
   const Emission to = EMISSION;
   const u32 most = static_cast<u32>(spans) * SPAN, parts = (static_cast<u32>(k) + most - 1) / most;

@@ -61,6 +61,17 @@ __device__ __forceinline__ int load_bits(const void* data, i64 at, i64 dtype) {
   return dtype == BFLOAT16 ? static_cast<int>(half << 16) : half_bits(half);
 }
 
+// Rows whose blocks a GPU runs at once, about: what a block asks for that many rows ahead is in L2
+// when its row is due.
+constexpr i64 AHEAD = 400;
+constexpr int LINE = 128;  // bytes
+
+__device__ __forceinline__ void prefetch(const void* address) {
+#ifdef __CUDA_ARCH__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+#endif
+}
+
 // One of integers whose form is twice their stride, and one more if they have 64 bits instead of 32.
 // A null pointer means `otherwise`.
 __device__ __forceinline__ i64 load_integer(const void* data, i64 at, i64 form, i64 otherwise) {

@@ -6,10 +6,10 @@
 
 // Writes `count` winners of a row, in the order that it wants them, and none behind; own[item] is
 // word place_of(item) of them.
-template <int CAPACITY>
+template <int CAPACITY, int ITEMS>
 __device__ __forceinline__ void write_row(u64 (&own)[ITEMS], int count, int k, i64 row,
                                           const Emission& to) {
-  using Sort = Sorter<CAPACITY>;
+  using Sort = Sorter<CAPACITY, ITEMS>;
   const Emission::Row ids = to.of_row(row);
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
@@ -26,10 +26,10 @@ __device__ __forceinline__ void write_row(u64 (&own)[ITEMS], int count, int k, i
 
 // Writes the winners of runs (p, rows, k), or of run `own` alone. Where each row's ids belong stands,
 // up to now, how long a prefix of each run wins, as settle_ids told.
-template <int CAPACITY>
+template <int CAPACITY, int ITEMS>
 __device__ __forceinline__ void merge_runs(const i64* keys, i64 rows, int runs, int k, int own_run,
                                            bool seal, const Emission& to) {
-  using Sort = Sorter<CAPACITY>;
+  using Sort = Sorter<CAPACITY, ITEMS>;
   __shared__ int lengths[MAX_RUNS];
   __shared__ bool sure;
   const i64 row = blockIdx.x;
@@ -39,6 +39,12 @@ __device__ __forceinline__ void merge_runs(const i64* keys, i64 rows, int runs, 
     const int verdict = ids[thread], length = verdict < 0 ? ~verdict : verdict;
     lengths[thread] = own_run < 0 || own_run == thread ? length : 0;
     if (thread == 0) sure = verdict >= 0;
+  }
+  // Of a row further on, the share of each run that wins if all win alike.
+  const int line = thread / runs * (LINE / sizeof(i64));
+  if (row + AHEAD < rows && line * runs < k) {
+    prefetch(keys + (thread % runs * rows + row + AHEAD) * k + line);
+    if (thread == 0) prefetch(ids + AHEAD * to.stride);
   }
   __syncthreads();
   int count = 0;
@@ -59,7 +65,7 @@ __device__ __forceinline__ void merge_runs(const i64* keys, i64 rows, int runs, 
     for (int item = 0; item < ITEMS; ++item)
       if (Sort::place_of(item) < k) in_order.write(Sort::place_of(item), own[item]);
   } else {
-    write_row<CAPACITY>(own, count, k, row, to);
+    write_row<CAPACITY, ITEMS>(own, count, k, row, to);
   }
   if (!seal) {
     if (thread == 0) to.conclude(row, count, sure);
@@ -70,10 +76,10 @@ __device__ __forceinline__ void merge_runs(const i64* keys, i64 rows, int runs, 
 }
 
 // The prefix of one run, by position.
-template <int CAPACITY>
+template <int CAPACITY, int ITEMS>
 __device__ __forceinline__ void emit_sorted(const i64* run, int k, const i64* verdicts,
                                             const Emission& to) {
-  using Sort = Sorter<CAPACITY>;
+  using Sort = Sorter<CAPACITY, ITEMS>;
   __shared__ int valid;
   const i64 row = blockIdx.x;
   const Verdict verdict(verdicts, row, k);
@@ -93,18 +99,18 @@ __device__ __forceinline__ void emit_sorted(const i64* run, int k, const i64* ve
       atomicMax(&valid, Sort::place_of(item) + __popc(there));
   }
   __syncthreads();
-  write_row<CAPACITY>(own, valid, k, row, to);
+  write_row<CAPACITY, ITEMS>(own, valid, k, row, to);
   if (threadIdx.x == 0) to.conclude(row, valid, verdict.sure);
 }
 
 #define MERGE_PARAMETERS \
   const i64 *keys, i64 rows, i64 runs, i64 k, i64 own, i64 seal, EMISSION_PARAMETERS
 
-#define MERGE(CAPACITY)                                                                          \
-  merge_runs<CAPACITY>(keys, rows, static_cast<int>(runs), static_cast<int>(k),                  \
+#define MERGE(CAPACITY, ITEMS)                                                                   \
+  merge_runs<CAPACITY, ITEMS>(keys, rows, static_cast<int>(runs), static_cast<int>(k),                  \
                        static_cast<int>(own), seal != 0, EMISSION)
 
 #define EMIT_SORTED_PARAMETERS const i64 *run, i64 k, const i64 *verdicts, EMISSION_PARAMETERS
 
-#define EMIT_SORTED(CAPACITY)                                                              \
-  emit_sorted<CAPACITY>(run, static_cast<int>(k), verdicts, EMISSION)
+#define EMIT_SORTED(CAPACITY, ITEMS)                                                       \
+  emit_sorted<CAPACITY, ITEMS>(run, static_cast<int>(k), verdicts, EMISSION)

@@ -28,6 +28,9 @@ struct Listed {
   __device__ __forceinline__ Row of_row(i64 row) const {
     return {scores + row * stride, 0, MAX_ID + 1};
   }
+  __device__ __forceinline__ void prefetch_some(i64 row, int at) const {
+    prefetch(scores + row * stride + at);
+  }
 };
 
 // The score of an id stands in the row's logits, in column id + start.
@@ -50,11 +53,12 @@ struct LookedUp {
     const i64 start = load_integer(starts, row, starts_form, 0);
     return {logits, dtype, row * stride + start, -start, width - start};
   }
+  __device__ __forceinline__ void prefetch_some(i64, int) const {}  // which ones, ids will tell
 };
 
-template <int CAPACITY, typename Scores>
+template <int CAPACITY, int ITEMS, typename Scores>
 __device__ __forceinline__ void pack(i64* run, int k, const Scores& scores, const Candidates& from) {
-  using Sort = Sorter<CAPACITY>;
+  using Sort = Sorter<CAPACITY, ITEMS>;
   const i64 row = blockIdx.x;
   const int* mine = from.ids + row * from.ids_stride;
   int ids[ITEMS];
@@ -62,6 +66,11 @@ __device__ __forceinline__ void pack(i64* run, int k, const Scores& scores, cons
   for (int item = 0; item < ITEMS; ++item) {
     const int at = Sort::place_of(item);
     ids[item] = at < k ? __ldg(mine + at) : -1;
+  }
+  const int line = static_cast<int>(threadIdx.x) * (LINE / sizeof(int));
+  if (row + AHEAD < gridDim.x && line < k) {
+    prefetch(mine + AHEAD * from.ids_stride + line);
+    scores.prefetch_some(row + AHEAD, line);
   }
   const auto scores_of_row = scores.of_row(row);
   const i64 length = min(load_integer(from.lengths, row, from.lengths_form, from.most), from.most);
@@ -94,9 +103,9 @@ __device__ __forceinline__ void pack(i64* run, int k, const Scores& scores, cons
   i64 *run, i64 k, CANDIDATE_PARAMETERS, const void *logits, i64 stride, i64 width, i64 dtype,    \
       const void *starts, i64 starts_form
 
-#define PACK(CAPACITY)                                                                           \
-  pack<CAPACITY>(run, static_cast<int>(k), Listed{scores, stride}, CANDIDATES)
+#define PACK(CAPACITY, ITEMS)                                                                     \
+  pack<CAPACITY, ITEMS>(run, static_cast<int>(k), Listed{scores, stride}, CANDIDATES)
 
-#define PACK_LOGITS(CAPACITY)                                                                    \
-  pack<CAPACITY>(run, static_cast<int>(k),                                                       \
+#define PACK_LOGITS(CAPACITY, ITEMS)                                                             \
+  pack<CAPACITY, ITEMS>(run, static_cast<int>(k),                                                       \
                  LookedUp{logits, stride, width, dtype, starts, starts_form}, CANDIDATES)

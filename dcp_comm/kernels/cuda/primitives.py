@@ -194,10 +194,8 @@ class CudaPrimitives(Primitives):
         """Shared memory of a block that sorts, as the sources assert it."""
         return 16 * self._capacity + 1024
 
-    def _search(
-        self, kernel: str, rows: int, width: int, shape: SplitterShape, *args: int
-    ) -> None:
-        """Launch a search of lists of up to ``width`` keys, several rows a block if there are many."""
+    def _search(self, kernel: str, rows: int, width: int, shape: SplitterShape, *args: int) -> None:
+        """Launch a search of lists of up to ``width`` keys, several of many rows a block."""
         list_bytes = _KEY_BYTES * self._size * _places(width)
         runs = (self._size - 1).bit_length()
         most = min(_LANES >> runs, _SHARED // list_bytes, -(-rows // _SEARCHED))
@@ -213,13 +211,13 @@ class CudaPrimitives(Primitives):
 
 
 def _whole(k: int, size: int) -> SplitterShape:
-    """Return how whole runs are searched: a splitter takes as long to fetch as two keys in a row.
+    """Return how whole runs are searched: a splitter takes as long to fetch as four keys in a row.
 
     For one run t is smaller than it could be: windows must hold what is open where valid keys are
     few, and so at least B - 1 keys.
     """
     shapes = (_shape(k, size, 1 << bit) for bit in range(k.bit_length()))
-    return min(shapes, key=lambda shape: 2 * shape.splitters + shape.window)
+    return min(shapes, key=lambda shape: 4 * shape.splitters + shape.window)
 
 
 def _shape(k: int, size: int, block: int) -> SplitterShape:
@@ -235,8 +233,8 @@ def fits(shape: SplitterShape, size: int) -> bool:
 
 
 def _places(width: int) -> int:
-    """Return an odd number of places for a list, so that lists meet different banks."""
-    return width | 1
+    """Return how many places a list has: one without a key, and an odd number to meet all banks."""
+    return width + 1 | 1
 
 
 def _divisor(number: int) -> tuple[int, int]:

@@ -34,7 +34,7 @@ struct Search {
   Lemma lemma;
   i64 rows, first;
   int shift, lanes_shift, tries_shift;
-  i64* keys;   // shared: list `run << shift | row` of the block, and so on, `stride` apart
+  i64* keys;   // shared: list `run << shift | row` begins at so many strides, with a place for no key
   int stride;  // odd, so that the lists' keys at one place lie in different banks
 
   __device__ __forceinline__ int row() const {
@@ -72,7 +72,7 @@ struct Search {
 #pragma unroll
       for (int item = 0; item < LISTS; ++item) {
         const int list = item * SEARCHER_WARPS + warp;
-        if (list < lists) keys[list * stride + at] = fetched[item];
+        if (list < lists) keys[list * stride + 1 + at] = fetched[item];
       }
     }
     __syncthreads();
@@ -81,7 +81,7 @@ struct Search {
   // By all threads, when splitters were fetched.
   __device__ __forceinline__ Opened open() const {
     const int settled = prefix(lemma.splitters, lemma.settled);
-    const i64 last = speaks() ? own()[lemma.splitters - 1] : PAD;
+    const i64 last = speaks() ? own()[lemma.splitters] : PAD;
     return Opened{settled, last_of(settled, lemma.settled), last};
   }
 
@@ -95,6 +95,7 @@ struct Search {
   }
 
  private:
+  // The keys of its list, counted from 1.
   __device__ __forceinline__ const i64* own() const { return keys + list() * stride; }
   __device__ __forceinline__ int tried() const {
     return static_cast<int>(threadIdx.x) & ((1 << tries_shift) - 1);
@@ -111,7 +112,7 @@ struct Search {
     for (int open = n, step; open > 0; open = step - 1) {
       step = (open + 1 + tries) / (tries + 1);
       const int length = low + step * (tried() + 1);
-      const i64 last = length <= high ? own()[length - 1] : PAD;
+      const i64 last = length <= high ? own()[length] : PAD;
       // In its own run keys are counted by position: repeated ones do not win beyond `wanted`.
       const int before = length - 1 + larger_elsewhere(low, high, open, last);
       const u32 won = __ballot_sync(ALL_LANES, last != PAD && before < wanted);
@@ -127,36 +128,38 @@ struct Search {
   //
   // All runs are searched at once, and without a branch: what a search waits for is the load before.
   __device__ __forceinline__ int larger_elsewhere(int low, int high, int width, i64 key) const {
-    int before[MAX_RUNS], found[MAX_RUNS] = {}, most[MAX_RUNS];
     const int runs = 1 << (lanes_shift - tries_shift);
+    int found[MAX_RUNS], most[MAX_RUNS], larger = 0;  // places, not numbers, of the other runs' keys
 #pragma unroll
     for (int other = 1; other < MAX_RUNS; ++other) {
       if (other >= runs) break;
-      const int there = run() ^ other;
-      const bool speaks = searches() && there < lemma.runs;
-      before[other] = (speaks ? there << shift | row() : 0) * stride - 1;
-      found[other] = __shfl_xor_sync(ALL_LANES, low, other << tries_shift);
-      most[other] = __shfl_xor_sync(ALL_LANES, high, other << tries_shift);
+      const int list_there = (run() ^ other) << shift | row();
+      const int begin = searches() && (run() ^ other) < lemma.runs ? list_there * stride : 0;
+      larger -= begin;
+      found[other] = begin + __shfl_xor_sync(ALL_LANES, low, other << tries_shift);
+      most[other] = begin + __shfl_xor_sync(ALL_LANES, high, other << tries_shift);
     }
     for (int step = 1 << (31 - __clz(width)); step > 0; step >>= 1) {
 #pragma unroll
       for (int other = 1; other < MAX_RUNS; ++other) {
         if (other >= runs) break;
         const int more = found[other] + step;
-        const i64 there = keys[before[other] + max(min(more, most[other]), 1)];
+        const i64 there = keys[min(more, most[other])];
         found[other] = (more <= most[other]) & (there > key) ? more : found[other];
       }
     }
-    int larger = 0;
 #pragma unroll
-    for (int other = 1; other < MAX_RUNS; ++other) larger += found[other];
+    for (int other = 1; other < MAX_RUNS; ++other) {
+      if (other >= runs) break;
+      larger += found[other];
+    }
     return larger;
   }
 
   // Returns the `wanted`-th largest key of its row: PAD if there are fewer, the largest possible for
   // 0 of them. `length` is what prefix() gave this lane.
   __device__ __forceinline__ i64 last_of(int length, int wanted) const {
-    const i64 last = length > 0 ? own()[length - 1] : ~PAD;
+    const i64 last = length > 0 ? own()[length] : ~PAD;
     const i64 least = over_runs(last, [](i64 one, i64 other) { return min(one, other); });
     const int found = over_runs(length, [](int one, int other) { return one + other; });
     return wanted == 0 ? ~PAD : found < wanted ? PAD : least;

@@ -28,7 +28,7 @@ __device__ __forceinline__ void settle_rows(const Search& search, const i64* run
 }
 
 // For others: verdicts (runs, rows).
-extern "C" __global__ void __launch_bounds__(SEARCHERS, 8)
+extern "C" __global__ void __launch_bounds__(SEARCHERS, 7)
     settle(SEARCH_PARAMETERS, const i64* keys, i64* verdicts) {
   extern __shared__ __align__(16) unsigned char memory[];
   settle_rows(SEARCH, keys,
@@ -36,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(SEARCHERS, 8)
 }
 
 // For merge_runs, which writes each row's ids over them.
-extern "C" __global__ void __launch_bounds__(SEARCHERS, 8)
+extern "C" __global__ void __launch_bounds__(SEARCHERS, 7)
     settle_ids(SEARCH_PARAMETERS, const i64* keys, int* ids, i64 ids_stride) {
   extern __shared__ __align__(16) unsigned char memory[];
   settle_rows(SEARCH, keys,

@@ -8,17 +8,17 @@
 
 #include "keys.cuh"
 
-constexpr int ITEMS = 4;    // words a thread of most
 constexpr int CROWD = 128;  // a bin with more words is spread again instead of compared pairwise
 
 // What words are sorted by: their scores' values and then all bits; all bits; the bits of their ids.
 enum By { VALUE, BITS, ID };
 
 // Of up to CAPACITY words, EACH to a thread.
-template <int CAPACITY, int EACH = ITEMS>
+template <int CAPACITY, int EACH>
 struct Sorter {
   static constexpr int THREADS = CAPACITY / EACH;
-  static constexpr int BINS = 8 * THREADS;
+  static constexpr int QUADS = EACH < 4 ? 1 : 2;  // of bins, a thread
+  static constexpr int BINS = 4 * QUADS * THREADS;
   static constexpr int WARPS = THREADS / 32;
   static constexpr int ORDER = BINS == 1024 ? 10 : BINS == 2048 ? 11 : BINS == 4096 ? 12 : 13;
   static_assert(1 << ORDER == BINS, "a power of two from 1024 to 8192");
@@ -143,7 +143,7 @@ struct Sorter {
                                                 int end, int next) {
     Shared& all = shared();
     const int count = end - begin;
-    for (int which = 0; which < 2; ++which)
+    for (int which = 0; which < QUADS; ++which)
       reinterpret_cast<uint4*>(all.bins)[which * THREADS + threadIdx.x] = make_uint4(0, 0, 0, 0);
     const Spread<BY> map = range<BY>(own, count);
 #pragma unroll
@@ -244,10 +244,14 @@ struct Sorter {
   static __device__ __forceinline__ void scan(int begin, int count, bool divisible, int next) {
     Shared& all = shared();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    uint4* mine = reinterpret_cast<uint4*>(all.bins) + 2 * threadIdx.x;
-    const uint4 left = mine[0], right = mine[1];
-    const u32 half = left.x + left.y + left.z + left.w;
-    const u32 sum = half + right.x + right.y + right.z + right.w;
+    uint4* mine = reinterpret_cast<uint4*>(all.bins) + QUADS * threadIdx.x;
+    uint4 counts[QUADS];
+    u32 sum = 0;
+#pragma unroll
+    for (int quad = 0; quad < QUADS; ++quad) {
+      counts[quad] = mine[quad];
+      sum += total(counts[quad]);
+    }
     u32 before = sum;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -257,9 +261,16 @@ struct Sorter {
     if (lane == 31) all.sums[warp] = before;
     __syncthreads();
     before += __reduce_add_sync(~0u, lane < warp ? all.sums[lane] : 0) - sum;
-    mine[0] = place(begin, before, left, divisible, next);
-    mine[1] = place(begin, before + half, right, divisible, next);
+#pragma unroll
+    for (int quad = 0; quad < QUADS; ++quad) {
+      mine[quad] = place(begin, before, counts[quad], divisible, next);
+      before += total(counts[quad]);
+    }
     if (threadIdx.x == 0) all.bins[BINS] = static_cast<u32>(count);
+  }
+
+  static __device__ __forceinline__ u32 total(const uint4& counts) {
+    return counts.x + counts.y + counts.z + counts.w;
   }
 
   // The first places of four bins.

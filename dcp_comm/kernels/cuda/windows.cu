@@ -45,7 +45,7 @@ __device__ __forceinline__ i64 start_of(const Lemma& lemma, const Opened& opened
   return opened.x == PAD ? lemma.k : opened.settled * lemma.block;
 }
 
-extern "C" __global__ void __launch_bounds__(SEARCHERS, 8)
+extern "C" __global__ void __launch_bounds__(SEARCHERS, 7)
     open_windows(SEARCH_PARAMETERS, const i64* splitters, i64* starts, i64 own) {
   extern __shared__ __align__(16) unsigned char memory[];
   const Search search = SEARCH;
@@ -53,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(SEARCHERS, 8)
   answer(search, starts, own, start_of(search.lemma, search.open()));
 }
 
-extern "C" __global__ void __launch_bounds__(SEARCHERS, 8)
+extern "C" __global__ void __launch_bounds__(SEARCHERS, 7)
     close_windows(SEARCH_PARAMETERS, const i64* splitters, const i64* windows, i64* verdicts, i64 own) {
   extern __shared__ __align__(16) unsigned char memory[];
   const Search search = SEARCH;
