@@ -67,12 +67,15 @@ class Point:
 
 
 class Both:
-    """Both ways to run primitives, and what to run them on."""
+    """Both ways to run primitives, or kernels alone, and what to run them on."""
 
-    def __init__(self, launcher: Launcher, point: Point, device: str = "cpu") -> None:
+    def __init__(
+        self, launcher: Launcher, point: Point, device: str = "cpu", *, alone: bool = False
+    ) -> None:
         self.point, self.device = point, torch.device(device)
         self.kernels = CudaPrimitives(launcher, point.k, point.size)
         self.reference = TorchPrimitives()
+        self._ways = (self.kernels,) if alone else (self.kernels, self.reference)
         self.rng = np.random.default_rng(point.seed)
         self._guards = Guards(point.poison, device)
 
@@ -86,17 +89,17 @@ class Both:
         *shape: int,
         dtype: torch.dtype = torch.int64,
     ) -> Tensor:
-        """Run both ways into a tensor each; returns what both wrote.
+        """Run each way into a tensor of its own; returns what all wrote.
 
         Raises:
             AssertionError: They differ, or wrote beside it.
         """
-        outs = [self._guards.empty(*shape, dtype=dtype) for _ in range(2)]
-        for way, out in zip((self.kernels, self.reference), outs, strict=True):
+        outs = [self._guards.empty(*shape, dtype=dtype) for _ in self._ways]
+        for way, out in zip(self._ways, outs, strict=True):
             run(way, out)
         self._guards.check()
-        _assert_equal("output", *outs)
-        return outs[1]
+        _assert_equal("output", outs[0], outs[-1])
+        return outs[-1]
 
     def emit_equally(
         self,
@@ -105,13 +108,13 @@ class Both:
         table: BlockTable | None = None,
     ) -> Emission:
         """`equal` for what writes winners: global ids, or rank ``own``'s positions or slots."""
-        outs = [self._emission(own, table) for _ in range(2)]
-        for way, out in zip((self.kernels, self.reference), outs, strict=True):
+        outs = [self._emission(own, table) for _ in self._ways]
+        for way, out in zip(self._ways, outs, strict=True):
             run(way, out)
         self._guards.check()
         for name in ("ids", "counts", "certified", "uncertified"):
-            _assert_equal(name, *(getattr(out, name) for out in outs))
-        return outs[1]
+            _assert_equal(name, getattr(outs[0], name), getattr(outs[-1], name))
+        return outs[-1]
 
     def _emission(self, own: int | None, table: BlockTable | None) -> Emission:
         rows, k, empty = self.point.rows, self.point.k, self._guards.empty

@@ -79,7 +79,7 @@ def test_torch_operations_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
         (7, 4, None, "k of 8 to 4096, not 7"),
         (4097, 4, None, "k of 8 to 4096, not 4097"),
         (2048, 9, None, "at most 8 ranks, not 9"),
-        (4096, 4, 1, "options.block closer to 32, not 1"),
+        (4096, 8, 1, "options.block closer to 32, not 1"),
         (4096, 8, 4096, "options.block closer to 32, not 4096"),
     ],
 )

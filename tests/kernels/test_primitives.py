@@ -11,7 +11,13 @@ from dcp_comm.kernels.cuda.sources import read_all
 from dcp_comm.sharding import Shard
 from dcp_comm.topk.keys import PAD
 from tests.kernels.both import SCORES, Both, Point
-from tests.kernels.checks import CHECKS, check_every_half, check_the_largest_id
+from tests.kernels.checks import (
+    CHECKS,
+    check_every_half,
+    check_merges,
+    check_pack,
+    check_the_largest_id,
+)
 from tests.kernels.emulated import Loads, emulator_for, needs_compiler
 from tests.kernels.simt.guards import unreadable
 
@@ -55,6 +61,15 @@ def test_the_points_meet_every_value_of_every_dimension() -> None:
 @pytest.mark.parametrize("check", CHECKS)
 def test_kernels_do_what_torch_does(check: Check, point: Point) -> None:
     check(Both(emulator_for(point.k, ORDERS[point.seed % len(ORDERS)]), point))
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_few_candidates_of_many_rows_are_sorted(kind: str) -> None:
+    """So few that a row's scores are often all equal, or an ulp apart, beside padding."""
+    for seed, (k, size) in enumerate(itertools.product((8, 12), (1, 3))):
+        point = Point(kind, k, size, rows=40, by_position=bool(seed % 2), seed=seed)
+        for check in (check_pack, check_merges):
+            check(Both(emulator_for(k, ORDERS[seed % len(ORDERS)]), point))
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -77,11 +77,11 @@ struct Sorter {
   // A monotone map of a segment's words to bins; larger words come first.
   //
   // By value, bins are the finer the nearer to the least value, as the best of a long row lie: the
-  // bits of (base - value), for a base so far below all values that they span four octaves. Where
-  // positive values span more of themselves the base is 0.
+  // bits of (base - value) without their sign, for a base so far below all values that they span
+  // four octaves. Where positive values span more of themselves the base is 0.
   template <By BY>
   struct Spread {
-    u32 high;  // the largest half word, or bits
+    u32 high;  // the largest half word, or twice the bits of the largest value
     int shift;
     float base;
     bool by_score;
@@ -89,9 +89,12 @@ struct Sorter {
 
     __device__ __forceinline__ u32 bin(u64 word) const {
       if (BY != VALUE) return ((high - half(word, BY == BITS && by_score)) << shift) >> (32 - ORDER);
-      // Padding is no number, whose bits make it the last bin's: those of all others have a sign.
-      const u32 bits = __float_as_uint(__fsub_rn(base, score_of_ordered(ordered_score(word))));
-      return min((high - bits) >> shift, static_cast<u32>(BINS - 1));
+      // Twice the bits have no sign. Padding is no number, whose difference exceeds all others'.
+      return min((high - twice_below(score_of_ordered(ordered_score(word)))) >> shift,
+                 static_cast<u32>(BINS - 1));
+    }
+    __device__ __forceinline__ u32 twice_below(float value) const {
+      return 2 * __float_as_uint(__fsub_rn(base, value));
     }
   };
 
@@ -206,9 +209,9 @@ struct Sorter {
       map.base = least > 0 && least < __fmul_rn(below, 0.25f) ? 0 : __fsub_rn(least, below);
       // Infinite scores leave all in one bin.
       if (!(width < 3.0e38f)) map.base = __int_as_float(0x7FC00000);
-      map.high = __float_as_uint(__fsub_rn(map.base, largest));
-      const u32 bits = map.high - __float_as_uint(__fsub_rn(map.base, least));
-      map.shift = max(32 - __clz(static_cast<int>(bits - (bits >> 6))) - ORDER, 0);
+      map.high = map.twice_below(largest);
+      const u32 span = map.high - map.twice_below(least);
+      map.shift = max(32 - __clz(static_cast<int>(span - (span >> 6))) - ORDER, 0);
     }
     return map;
   }

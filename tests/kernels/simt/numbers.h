@@ -150,10 +150,14 @@ inline float __uint_as_float(unsigned x) { return simt::cast_bits<float>(x); }
 inline long long __double_as_longlong(double x) { return simt::cast_bits<long long>(x); }
 inline double __longlong_as_double(long long x) { return simt::cast_bits<double>(x); }
 
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fsub_rn(float a, float b) { return a - b; }
-inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fdiv_rn(float a, float b) { return a / b; }
+// What is no number has one form on a GPU, where a CPU keeps that of an operand.
+inline float canonical(float result) {
+    return result == result ? result : __builtin_bit_cast(float, 0x7FFFFFFF);
+}
+inline float __fadd_rn(float a, float b) { return canonical(a + b); }
+inline float __fsub_rn(float a, float b) { return canonical(a - b); }
+inline float __fmul_rn(float a, float b) { return canonical(a * b); }
+inline float __fdiv_rn(float a, float b) { return canonical(a / b); }
 inline float __frcp_rn(float a) { return 1.0f / a; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __saturatef(float x) { return x > 0.0f ? min(x, 1.0f) : 0.0f; }
