@@ -25,7 +25,7 @@ from dcp_comm.errors import (
     DcpCommError,
     refusal,
 )
-from dcp_comm.forks import never_destroyed_in_children
+from dcp_comm.exits import never_destroyed_in_children
 from dcp_comm.rendezvous import Rendezvous
 
 _NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")

@@ -1,22 +1,19 @@
 """The one deadline: every wait of this library is bounded by it and lets signal handlers run."""
 
-import atexit
 import math
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
+from dcp_comm import exits
 from dcp_comm.errors import CommArgumentError, CommTimeout, refusal
 from dcp_comm.latch import Latch
 
 _SPIN_SECONDS = 200e-6
 _LONGEST_NAP = 2e-3
 _LONGEST_NATIVE_WAIT = 86_400.0
-_LAST_SECONDS = 1.5
 _PATIENCE_SECONDS = 0.3
 _PATIENT_SHARE = 0.125
 
@@ -51,27 +48,6 @@ def _number(value: object) -> float:
         return float(value)
     except OverflowError:
         return math.inf
-
-
-_abandoned: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
-
-
-@contextmanager
-def _abandoning(thread: threading.Thread) -> Iterator[None]:
-    """Remember a thread that is left behind when its body raises."""
-    try:
-        yield
-    except BaseException:
-        _abandoned.add(thread)
-        raise
-
-
-@atexit.register
-def _wait_for_abandoned() -> None:
-    """Give them a moment: one that leaves C++ while the interpreter ends aborts the process."""
-    deadline = Deadline(_LAST_SECONDS)
-    for thread in list(_abandoned):
-        thread.join(deadline.remaining())
 
 
 class Deadline:
@@ -158,11 +134,9 @@ class Deadline:
             finally:
                 ended.set()
 
-        thread = threading.Thread(target=body, name=f"dcp_comm {what}", daemon=True)
-        thread.start()
-        with _abandoning(thread):
-            if not self.poll(ended.is_set):
-                raise CommTimeout(f"{what}: not finished within {self.timeout:g} s")
+        exits.start_daemon(body, what)
+        if not self.poll(ended.is_set):
+            raise CommTimeout(f"{what}: not finished within {self.timeout:g} s")
         if failure:
             raise failure.pop()  # which this frame must not hold: its traceback holds the frame
         return box[0]

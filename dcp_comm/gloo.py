@@ -5,18 +5,18 @@ no ``init_process_group``, nothing global.
 """
 
 import re
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
+from dcp_comm import exits
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import CommPeerLost, CommTimeout, DcpCommError
-from dcp_comm.forks import never_destroyed_in_children
 from dcp_comm.rendezvous import Rendezvous
 
 _GRACE_SECONDS = 1.0
@@ -69,7 +69,7 @@ def connect(rendezvous: Rendezvous, purpose: str) -> dist.ProcessGroup:
     group = dist.ProcessGroup(store, rank, size)
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
-    return never_destroyed_in_children(group)
+    return exits.never_destroyed_in_children(group)
 
 
 def finish(work: dist.Work, deadline: Deadline, what: str) -> None:
@@ -92,14 +92,13 @@ def outliving(group: dist.ProcessGroup, works: Sequence[dist.Work]) -> Iterator[
     """Wait for works in the body; if that fails, keep their group until they are over.
 
     A gloo group's destructor waits for its works, so whoever lets go of it last would hang until
-    gloo's own timeout ends them. That will be a daemon thread, and one that polls: a thread that
-    comes back from a wait in C++ while the interpreter shuts down ends the process with SIGABRT.
+    gloo's own timeout ends them. That will be a daemon thread, and one that polls, so that it need
+    not be waited for in C++ when the process ends.
     """
     try:
         yield
     except BaseException:
-        name = "dcp_comm outliving gloo"
-        threading.Thread(target=_outlive, args=(works, group), name=name, daemon=True).start()
+        exits.start_daemon(partial(_outlive, works, group), "outliving gloo")
         raise
 
 
@@ -115,7 +114,10 @@ def translate(error: BaseException, what: str) -> DcpCommError:
 
 
 def _outlive(works: Sequence[dist.Work], group: dist.ProcessGroup) -> None:
-    """Hold the group until its works are over."""
+    """Hold the group until its works are over, or for good if the process ends before."""
     while not all(work.is_completed() for work in works):
+        if exits.has_begun():
+            for found in (group, *works):
+                exits.never_destroy(found)
+            return
         time.sleep(_NAP_SECONDS)
-    del group

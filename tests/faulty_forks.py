@@ -1,4 +1,4 @@
-"""What forked ranks do in tests of faults that take whole processes; run by `tests.fork_server`.
+"""What forked ranks do in tests of faults that take whole processes; run by `tests.forks`.
 
 A rank is told by ``FAULTS``, a JSON list of ``[kind, fields]``, what is ordered and where.
 """

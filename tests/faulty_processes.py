@@ -25,7 +25,7 @@ from tests.topk.cases import rows_of
 ODD, POISON = 1, 7.0
 LEVELS = ("0", "merge", "all")
 MISTAKES = (WrongShape, WrongDtype, Swap)
-SHORT_SECONDS = 2.0
+CALL_SECONDS, SHORT_SECONDS = 20.0, 2.0
 
 Work = Callable[[Communicator], object]
 
@@ -35,7 +35,7 @@ def main() -> None:
     control = dc.init("torch", "cpu", timeout=60)
     for level in LEVELS:
         os.environ["DCP_COMM_CHECK"] = level
-        with dc.init("torch", "cpu", timeout=20) as comm:
+        with dc.init("torch", "cpu", timeout=CALL_SECONDS) as comm:
             for topic, (faults, work) in topics(level).items():
                 broken(comm, f"{topic} at {level}", faults, work)
         drop(control, level)
@@ -83,10 +83,11 @@ def broken(comm: Communicator, topic: str, faults: tuple[Fault, ...], work: Work
     assert part is not None
     mistakes = any(isinstance(fault, MISTAKES) for fault in faults)
     (plan.into_program if mistakes else plan.into_backend)(part)
+    started = time.monotonic()
     told = failure(lambda: work(part))
     again = failure(part.check)["error"]
     part.close()
-    report(topic=topic, again=again, **told, **counts(plan))
+    report(topic=topic, started=started, again=again, **told, **counts(plan))
     comm.barrier()
 
 

@@ -45,7 +45,16 @@ def reports(
         AssertionError: A rank did not end by itself with exit code 0.
     """
     with launch(module, size, *words, environment=environment) as ranks:
-        told = [{each["topic"]: each for each in rank.rest(seconds)} for rank in ranks]
-        for rank in ranks:
-            assert rank.wait() == 0, rank.errors()
+        return to_the_end(ranks, seconds)
+
+
+def to_the_end(ranks: list[Process], seconds: float) -> dict[str, list[Report]]:
+    """Each topic's reports in rank order, of ranks that all end well.
+
+    Raises:
+        AssertionError: A rank did not end by itself with exit code 0.
+    """
+    told = [{each["topic"]: each for each in rank.rest(seconds)} for rank in ranks]
+    for rank in ranks:
+        assert rank.wait() == 0, rank.errors()
     return {topic: [each[topic] for each in told] for topic in told[0]}

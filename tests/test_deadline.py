@@ -1,8 +1,6 @@
 """Bounded waits: on time, interruptible, and never longer than they were told."""
 
 import math
-import subprocess
-import sys
 import threading
 import time
 from datetime import timedelta
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 from dcp_comm.deadline import Deadline, seconds
 from dcp_comm.errors import CommArgumentError, CommClosed, CommTimeout
 from dcp_comm.latch import Latch
-from tests.processes import ROOT
 
 
 @pytest.mark.parametrize(
@@ -99,27 +96,3 @@ def test_run_leaves_a_function_behind_when_the_latch_is_set() -> None:
     with pytest.raises(CommClosed, match="over"):
         Deadline(60, latch).run(release.wait, "sleeping")
     release.set()
-
-
-@pytest.mark.parametrize(("nap", "least", "most"), [(0.5, 0.4, 1.4), (60, 1.4, 3)])
-def test_the_process_gives_what_was_left_behind_a_moment_to_end(
-    nap: float, least: float, most: float
-) -> None:
-    """A thread that returns from C while the interpreter ends would abort the process."""
-    code = (
-        "import atexit, time\n"
-        "from dcp_comm.deadline import Deadline\n"
-        "from dcp_comm.errors import CommTimeout\n"
-        "started = time.monotonic()\n"
-        "try:\n"
-        f"    Deadline(0.01).run(lambda: time.sleep({nap}), 'sleeping')\n"
-        "except CommTimeout:\n"
-        "    started = time.monotonic()\n"
-        "from dcp_comm import deadline\n"
-        "deadline._wait_for_abandoned()\n"
-        "print(time.monotonic() - started)\n"
-        "atexit.unregister(deadline._wait_for_abandoned)\n"
-    )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert least < float(done.stdout) < most

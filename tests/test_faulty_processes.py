@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.faulty_processes import LEVELS, MISTAKES, ODD, SHORT_SECONDS
+from tests.faulty_processes import CALL_SECONDS, LEVELS, MISTAKES, ODD, SHORT_SECONDS
 from tests.launches import reports
 from tests.processes import Report
 
@@ -28,7 +28,7 @@ def test_a_mistake_is_a_mismatch_on_every_rank(told: Told, mistake: type) -> Non
     for each in found:
         assert (each["error"], each["again"]) == ("CommMismatch", "CommMismatch")
         assert "all_to_all_into float32 x 6" in each["text"]
-        assert each["seconds"] < 10
+        assert each["seconds"] < CALL_SECONDS / 2
     assert all_struck(found)
 
 
@@ -50,7 +50,9 @@ def test_a_dropped_call_times_out_on_the_others(told: Told, level: str) -> None:
         else:
             assert each["error"] in ("CommTimeout", "CommPeerLost")
             assert "all_gather_into" in each["text"]
-            assert SHORT_SECONDS / 2 < each["seconds"] < SHORT_SECONDS + 2
+            assert each["seconds"] < SHORT_SECONDS + 8
+            if each["error"] == "CommTimeout":
+                assert each["seconds"] >= SHORT_SECONDS
     assert "CommTimeout" in [each["error"] for each in found]
     assert all_struck(found)
 
@@ -59,7 +61,7 @@ def test_a_dropped_call_times_out_on_the_others(told: Told, level: str) -> None:
 def test_a_rank_that_raises_keeps_its_error_and_the_others_lose_it(told: Told, level: str) -> None:
     found = told[f"raise at {level}"]
     for each in found:
-        assert each["seconds"] < 5
+        assert each["seconds"] < CALL_SECONDS / 2
         if each["rank"] == ODD:
             assert each["error"] == "MemoryError"
             assert each["text"].startswith(f"ordered for rank {ODD}, call 1: all_to_all_into")
@@ -74,6 +76,6 @@ def test_late_ranks_are_waited_for(told: Told, level: str) -> None:
     for each in found:
         assert each["text"] == str([3.0] * 4 + [0.0] * 6)
         assert each["again"] == "NoneType"
-        assert each["seconds"] > 0.25
+        assert each["started"] + each["seconds"] - found[ODD]["started"] > 0.25
     assert all_struck(found)
     assert found[0]["armed"] == 1

@@ -8,7 +8,7 @@ import pytest
 
 from dcp_comm.testing.faults import Delay, Fault, Kill, Stop
 from tests.faulty_forks import CALLS, ordered
-from tests.fork_server import forked
+from tests.forks import forked
 from tests.processes import Process, Report, of_topic
 
 pytestmark = pytest.mark.xdist_group("processes")

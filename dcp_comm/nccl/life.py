@@ -4,22 +4,21 @@ It begins when all ranks have come. Ending it can block for as long as a capture
 stuck kernel holds it; an `Ending` keeps it alive until then.
 """
 
-import atexit
 import contextlib
 import ctypes
-import os
 from collections.abc import Callable
-from threading import Event, Lock, Thread
+from functools import partial
+from threading import Event, Lock
 from typing import Generic, TypeVar
 
 import torch
 
+from dcp_comm import exits
 from dcp_comm.deadline import Deadline
 from dcp_comm.nccl.handle import Handle
 from dcp_comm.streams import driver
 
 LAST_LOOK_SECONDS = 1.0
-_EXIT_SECONDS = 1.5
 _RELAXED = 2
 
 H = TypeVar("H", bound=Handle)
@@ -39,7 +38,7 @@ class Ending:
         self, handle: Handle, device: torch.device, is_quiet: Callable[[float], bool]
     ) -> None:
         self._handle, self._device, self._is_quiet = handle, device, is_quiet
-        self._way, self._ended, self._process = "", Event(), os.getpid()
+        self._way, self._ended = "", Event()
 
     def begin(self, is_idle: Callable[[], bool], grace: float) -> None:
         """Start, and return at once.
@@ -48,12 +47,8 @@ class Ending:
             is_idle: Whether the communicator has nothing left to do.
             grace: Seconds that it is given for that before it is aborted.
         """
-        thread = Thread(
-            target=self._run, args=(is_idle, grace), name="dcp_comm nccl ending", daemon=True
-        )
-        # A process that ends while NCCL is still letting go is aborted by NCCL's own threads.
-        atexit.register(self._linger)
-        thread.start()
+        # A process that ends while NCCL is still letting go is aborted by NCCL's own threads, too.
+        exits.start_daemon(partial(self._run, is_idle, grace), "nccl ending")
 
     def wait(self, deadline: Deadline) -> bool:
         """Wait until the library has let go of the communicator; False at the deadline."""
@@ -74,12 +69,6 @@ class Ending:
             end()
         finally:
             self._ended.set()
-            atexit.unregister(self._linger)
-
-    def _linger(self) -> None:
-        """Give the thread a moment when the interpreter ends; a forked child has no such thread."""
-        if os.getpid() == self._process:
-            self._ended.wait(_EXIT_SECONDS)
 
 
 def _is_soon(is_idle: Callable[[], bool], grace: float) -> bool:
@@ -109,7 +98,7 @@ def run_on_device(make: Callable[[], H], device: torch.device, deadline: Deadlin
     except BaseException:
         late = handover.withdraw()
         if late is not None:
-            Thread(target=late.abort, name="dcp_comm nccl late", daemon=True).start()
+            exits.start_daemon(late.abort, "nccl late")
         raise
 
 

@@ -9,10 +9,11 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 
 import torch
 
+from dcp_comm import exits
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import CommPeerLost, CommTimeout, DcpCommError
 from dcp_comm.nccl.codes import IN_PROGRESS, SUCCESS, error
@@ -72,7 +73,7 @@ class Watch:
         self._marking = Lock()
         self._stopped, self._quiet, self._process = Event(), Event(), os.getpid()
         atexit.register(self.stop)
-        Thread(target=self._run, name="dcp_comm nccl watch", daemon=True).start()
+        exits.start_daemon(self._run, "nccl watch")
 
     def enter(self, stream: torch.cuda.Stream | None, what: str, *, counts: bool) -> None:
         """Note that the host goes into NCCL.

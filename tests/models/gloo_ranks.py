@@ -8,7 +8,9 @@ import dcp_comm as dc
 from tests.models.cases import Case, answer
 from tests.processes import report
 
-# Before the ranks fork: importing transformers takes each process seconds.
+# Before the ranks fork: importing transformers takes each process seconds. Without torch's threads,
+# which no fork would have.
+torch.set_num_threads(1)
 MODELS = {name: Case(name, seed=1) for name in ("glm-5", "deepseek-v3.2")}
 for each in MODELS.values():
     assert each.model is not None

@@ -9,10 +9,11 @@ from dcp_comm.cli.demo.model_mistakes import MODEL_MISTAKES
 from dcp_comm.testing import run_ranks
 from dcp_comm.testing.models import Comparison, small_model
 from dcp_comm.testing.models.comparing import gaps
-from tests.forks import reports
+from tests.forks import preload, reports
 from tests.models.cases import Case, answer, check
 
 pytest.importorskip("transformers")
+preload("tests.models.gloo_ranks")
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("processes")]
 
 GLM = Case("glm-5", interleave=2)

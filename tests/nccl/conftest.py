@@ -21,6 +21,8 @@ from dcp_comm.rendezvous import Rendezvous
 SOURCE = Path(__file__).with_name("stub.c")
 COMM, PART = 0x7F0123456789, 0x7F9876543210
 STREAM = 0x7FABCDEF0123
+PATIENCE = 30.0
+"""Seconds for what happens at once where the machine is not loaded."""
 
 
 class Stub:
@@ -59,9 +61,28 @@ class Stub:
         """Answer "in progress" so many times, then with this asynchronous error."""
         self._library.stub_async(after, code)
 
+    def looked(self) -> None:
+        """Wait until what is so now has been seen by a watch: a look that begins from here on."""
+        begun = self._library.stub_looks()
+        assert Deadline(PATIENCE).poll(lambda: self._library.stub_looks() >= begun + 2)
+
+    def aborted(self) -> bool:
+        """Wait for the communicator's end by force; whether it came."""
+        return Deadline(PATIENCE).poll(lambda: self.names[-1] == "ncclCommAbort")
+
     def identify(self, size: int, rank: int, device: int) -> None:
         """What every communicator says of itself."""
         self._library.stub_identity(size, rank, device)
+
+
+class Clock:
+    """What a watch takes for the time; it stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 class Stream:
@@ -69,8 +90,8 @@ class Stream:
 
     cuda_stream = STREAM
 
-    def __init__(self) -> None:
-        self.recorded, self.stuck_after = 0, 1 << 30
+    def __init__(self, stuck_after: int = 1 << 30) -> None:
+        self.recorded, self.stuck_after = 0, stuck_after
 
     def record_event(self) -> SimpleNamespace:
         self.recorded += 1
@@ -123,6 +144,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     return torch.device("cuda", 0)
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Stop the time by which watches say that something is late."""
+    found = Clock()
+    monkeypatch.setattr(watch, "time", found)
+    return found
+
+
 Connect = Callable[..., tuple[PyNcclBackend, Stub]]
 
 
@@ -131,7 +160,7 @@ def meeting(
 ) -> Rendezvous:
     """Where rank 0 of two meets nobody."""
     place = dist.HashStore() if store is None else store
-    return Rendezvous(0, 2, place, "w", gpu, timeout, Deadline(timeout), **more)  # type: ignore[arg-type]
+    return Rendezvous(0, 2, place, "w", gpu, timeout, Deadline(PATIENCE), **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture

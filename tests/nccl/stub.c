@@ -17,7 +17,7 @@ typedef struct { size_t size; unsigned magic, version; int fields[64]; } ncclCon
 static char history[65536];
 static char failing[64], hanging[64];
 static int failure, polls, outcome, count = 2, rank = 1, device = 0;
-static volatile int released;
+static volatile int released, looks;
 
 static int call(const char *name, const char *format, ...) {
     size_t used = strlen(history);
@@ -42,6 +42,7 @@ void stub_hang(const char *name) { strcpy(hanging, name); }
 void stub_release(void) { released = 1; }
 void stub_async(int after, int code) { polls = after, outcome = code; }
 void stub_identity(int c, int r, int d) { count = c, rank = r, device = d; }
+int stub_looks(void) { return looks; }
 const char *stub_history(void) { return history; }
 
 /* What NCCL offers. */
@@ -73,6 +74,7 @@ int ncclGroupEnd(void) { return call("ncclGroupEnd", ""); }
 int ncclCommAbort(void *comm) { return call("ncclCommAbort", " %p", comm); }
 int ncclCommGetAsyncError(void *comm, int *code) {
     (void)comm;
+    looks++;
     *code = polls > 0 ? 7 : outcome;
     polls -= polls > 0;
     return 0;

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.fork_server import forked
+from tests.forks import forked
 from tests.processes import Report, of_topic
 from tests.security.ranks import CANARY, SECRET_FLOAT, SECRET_INTEGER
 

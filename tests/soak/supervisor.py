@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from tests.fork_server import Forked
+from tests.forks import Forked
 from tests.processes import Report, launcher_variables
 from tests.soak.schedule import Schedule
 
