@@ -22,12 +22,11 @@ def main() -> None:
         read_behind(Both(launcher, Point("normal", 64, 2, rows=5), "cuda:0"))
         torch.cuda.synchronize()
         return
-    shapes = ((8, 8, 3), (37, 3, 5), (513, 2, 5), (2048, 4, 3), (64, 2, 130), (4096, 1, 2))
-    for seed, (k, size, rows) in enumerate(shapes):
-        for kind, order in itertools.product(("few", "crowded"), (False, True)):
-            point = Point(kind, k, size, rows, 16, order, seed=seed)
-            for check in CHECKS:
-                check(Both(launcher, point, "cuda:0", alone=True))
+    shapes = ((37, 8, 3), (513, 2, 5), (2048, 4, 3), (64, 3, 130), (4096, 1, 2))
+    for seed, ((k, size, rows), kind) in enumerate(itertools.product(shapes, ("few", "crowded"))):
+        point = Point(kind, k, size, rows, 16, bool(seed % 2), seed=seed)
+        for check in CHECKS:
+            check(Both(launcher, point, "cuda:0", alone=True))
     torch.cuda.synchronize()
 
 
