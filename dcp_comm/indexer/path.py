@@ -11,7 +11,6 @@ from torch import Tensor
 from dcp_comm.indexer.batch import IndexerBatch
 from dcp_comm.indexer.limits import IndexerLimits
 from dcp_comm.indexer.scoring import Score
-from dcp_comm.kernels.torch_ops import row_blocks
 from dcp_comm.sharding import Shard, local_length
 from dcp_comm.specs import BufferSpec
 from dcp_comm.topk.local import local_topk
@@ -157,12 +156,9 @@ class Path(ABC):
             self.setup.score(logits, step.q[rows], weights, keys)
 
     def _select(self, chunk: Chunk, lengths: Tensor, scores: Tensor, ids: Tensor) -> None:
-        """Write the rows' local top-K into the planes (n, K), a block at a time."""
+        """Write the rows' local top-K into the planes (n, K)."""
         k, masked = self.setup.limits.k, self.setup.mask_neg_inf
-        for rows in row_blocks(len(lengths)):
-            starts = None if chunk.starts is None else chunk.starts[rows]
-            best = local_topk(chunk.logits[rows], k, starts, lengths[rows], masked)
-            scores[rows], ids[rows] = best
+        local_topk(chunk.logits, k, chunk.starts, lengths, masked, (scores, ids))
 
 
 def extent(limits: IndexerLimits, size: int, max_rows: int) -> tuple[int, int]:

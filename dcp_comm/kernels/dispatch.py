@@ -17,8 +17,11 @@ from dcp_comm.kernels.primitives import Primitives
 from dcp_comm.kernels.torch_primitives import TorchPrimitives
 from dcp_comm.settings import Settings
 
-LocalTopK = Callable[[Tensor, int, Tensor | None, Tensor | None, bool], tuple[Tensor, Tensor]]
-"""`dcp_comm.local_topk`, for checked arguments."""
+LocalTopK = Callable[
+    [Tensor, Tensor | None, Tensor | None, bool, tuple[Tensor, Tensor]],
+    None,
+]
+"""`dcp_comm.local_topk` into given tensors, for checked arguments."""
 
 
 def primitives_for(device: torch.device, k: int, size: int, block: int | None = None) -> Primitives:

@@ -10,19 +10,22 @@ BLOCK_ELEMENTS = 1 << 20
 
 
 def local_topk(
-    logits: Tensor, k: int, starts: Tensor | None, lengths: Tensor | None, mask_neg_inf: bool
-) -> tuple[Tensor, Tensor]:
+    logits: Tensor,
+    starts: Tensor | None,
+    lengths: Tensor | None,
+    mask_neg_inf: bool,
+    out: tuple[Tensor, Tensor],
+) -> None:
     """Do what `dcp_comm.local_topk` does, for checked arguments, some rows at a time."""
-    rows, width = logits.shape
-    scores = logits.new_full((rows, k), -torch.inf, dtype=torch.float32)
-    ids = logits.new_full((rows, k), -1, dtype=torch.int32)
-    kept = min(k, width)
+    (rows, width), (scores, ids) = logits.shape, out
+    kept = min(ids.shape[1], width)
+    scores[:, kept:].fill_(-torch.inf)
+    ids[:, kept:].fill_(-1)
     for block in row_blocks(rows, max(1, BLOCK_ELEMENTS // max(1, width))):
         keys = _keys(logits, starts, lengths, block, mask_neg_inf)
         best = keys.topk(kept, dim=1).values
         scores[block, :kept] = scores_of(best)
         ids[block, :kept] = ids_of(best)
-    return scores, ids
 
 
 def _keys(

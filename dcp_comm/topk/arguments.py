@@ -13,6 +13,8 @@ from dcp_comm.topk.result import MergeResult
 INTEGERS = (torch.int32, torch.int64)
 LOGITS = (torch.float32, torch.bfloat16, torch.float16)
 
+_COLUMNS = {"out scores": torch.float32, "out ids": torch.int32}
+
 
 class Refuse:
     """Words the refusals of one operation; its other methods are the rules, which raise them."""
@@ -101,6 +103,15 @@ class Refuse:
             self._unless_contiguous(f"out.{name}", getattr(out, name))
         for name in ("ids", "counts", "certified"):
             self._unless_writable(f"out.{name}", getattr(out, name))
+
+    def unless_columns(self, out: tuple[Tensor, Tensor], rows: int, k: int) -> None:
+        """Scores and ids of exactly these rows that may be written."""
+        if not isinstance(out, tuple) or len(out) != len(_COLUMNS):
+            raise self("out", type(out).__name__, "a pair of tensors, scores and ids")
+        for (name, dtype), column in zip(_COLUMNS.items(), out, strict=True):
+            self.unless_tensor(name, column, (rows, k), (dtype,))
+            self._unless_contiguous(name, column)
+            self._unless_writable(name, column)
 
     def unless_scratch(self, scratch: Sequence[Tensor], specs: Sequence[BufferSpec]) -> None:
         """One contiguous view a spec, in order."""

@@ -1,5 +1,6 @@
 """A rank's own top-K by the selection contract, for callers without a kernel that keeps it."""
 
+import torch
 from torch import Tensor
 
 from dcp_comm.checks import check_int
@@ -13,6 +14,7 @@ def local_topk(
     starts: Tensor | None = None,
     lengths: Tensor | None = None,
     mask_neg_inf: bool = True,
+    out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return each row's k best columns: score descending, then position ascending.
 
@@ -29,9 +31,10 @@ def local_topk(
         starts: int32 or int64 (T,), first column of each row; None for 0.
         lengths: int32 or int64 (T,), columns of each row; None for all, below 0 counts as 0.
         mask_neg_inf: Whether -inf means masked, so that it never wins.
+        out: float32 (T, k) and int32 (T, k), both contiguous, overwritten; None for new tensors.
 
     Returns:
-        scores float32 (T, k) and ids int32 (T, k), freshly allocated, padded with -inf and -1.
+        scores float32 (T, k) and ids int32 (T, k), padded with -inf and -1: ``out`` if given.
 
     Raises:
         CommArgumentError: A dtype, shape, device or k is not as above.
@@ -43,4 +46,12 @@ def local_topk(
     check_int("local_topk", "k", k, 1)
     refuse.unless_integers("starts", starts, rows)
     refuse.unless_integers("lengths", lengths, rows)
-    return local_topk_for(logits.device, k)(logits, k, starts, lengths, mask_neg_inf)
+    if out is None:
+        shape = rows, k
+        out = (
+            logits.new_empty(shape, dtype=torch.float32),
+            logits.new_empty(shape, dtype=torch.int32),
+        )
+    refuse.unless_columns(out, rows, k)
+    local_topk_for(logits.device, k)(logits, starts, lengths, mask_neg_inf, out)
+    return out

@@ -8,6 +8,7 @@ from dcp_comm.kernels import torch_topk
 from dcp_comm.kernels.cuda import local
 from dcp_comm.kernels.cuda.launcher import Launcher, cuda_launcher
 from tests.kernels.nvrtc import missing
+from tests.kernels.topk_cases import found, outputs
 from tests.topk.scores import KINDS, drawn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(missing()), reason=missing())]
@@ -19,11 +20,6 @@ PARTS = (0, 2, 32)
 @pytest.fixture(scope="module")
 def launcher() -> Launcher:
     return cuda_launcher(0)
-
-
-def outputs(rows: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    scores = torch.full((rows, k), 7.0, device=DEVICE)
-    return scores, torch.full((rows, k), 7, dtype=torch.int32, device=DEVICE)
 
 
 def scratch_for(rows: int, parts: int, k: int) -> torch.Tensor:
@@ -45,9 +41,9 @@ def check(
     *,
     masked: bool = True,
 ) -> None:
-    want = torch_topk.local_topk(logits, k, starts, lengths, masked)
+    want = found(torch_topk.local_topk, logits, k, starts, lengths, masked=masked)
     for parts in PARTS:
-        scores, ids = got = outputs(len(logits), k)
+        scores, ids = got = outputs(len(logits), k, DEVICE)
         scratch = scratch_for(len(logits), parts, k)
         given = scores, ids, logits, starts, lengths
         local.write_topk(launcher, *given, mask_neg_inf=masked, scratch=scratch)
@@ -76,7 +72,7 @@ def test_equal_rows_a_thousand_times() -> None:
     want = torch.arange(2048, dtype=torch.int32, device=DEVICE).expand(3, -1)
     wrong = torch.zeros((), dtype=torch.int64, device=DEVICE)
     for _ in range(1000):
-        _, ids = local.local_topk(logits, 2048, None, None, mask_neg_inf=True)
+        _, ids = found(local.local_topk, logits, 2048)
         wrong += (ids != want).any()
     assert wrong.item() == 0
 
@@ -95,7 +91,7 @@ def test_a_graph_replays_it_for_other_lengths(launcher: Launcher) -> None:
     rows, width, k = 4, 262144, 2048
     logits = torch.randn(rows, width, device=DEVICE)
     lengths = torch.full((rows,), width, device=DEVICE)
-    got, scratch = outputs(rows, k), scratch_for(rows, 32, k)
+    got, scratch = outputs(rows, k, DEVICE), scratch_for(rows, 32, k)
 
     def write() -> None:
         given = *got, logits, None, lengths
@@ -111,17 +107,17 @@ def test_a_graph_replays_it_for_other_lengths(launcher: Launcher) -> None:
         got[1].fill_(7)
         scratch.fill_(0x5A5A5A5A5A5A5A5A)
         graph.replay()
-        assert same(got, torch_topk.local_topk(logits, k, None, lengths, mask_neg_inf=True))
+        assert same(got, found(torch_topk.local_topk, logits, k, None, lengths))
 
 
 def test_a_graph_captures_local_topk_with_its_allocations() -> None:
     """They come from the graph's pool."""
     logits = torch.randn(4, 262144, device=DEVICE)
-    local.local_topk(logits, 2048, None, None, mask_neg_inf=True)  # so that it is compiled
+    found(local.local_topk, logits, 2048)  # so that it is compiled
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        got = local.local_topk(logits, 2048, None, None, mask_neg_inf=True)
+        got = found(local.local_topk, logits, 2048)
     for _ in range(3):
         logits.normal_()
         graph.replay()
-        assert same(got, torch_topk.local_topk(logits, 2048, None, None, mask_neg_inf=True))
+        assert same(got, found(torch_topk.local_topk, logits, 2048))

@@ -7,6 +7,7 @@ import torch
 
 from dcp_comm.kernels.cuda import local
 from dcp_comm.kernels.cuda.sources import PACKAGE, Source
+from dcp_comm.kernels.dispatch import LocalTopK
 from tests import oracle
 from tests.kernels.simt.emulator import Emulator
 from tests.kernels.simt.guards import Guards
@@ -85,6 +86,27 @@ def check(logits: torch.Tensor, call: Call, seed: int = 0, poison: int = 0xA5) -
     expected = scores_of(logits, call, want)
     assert torch.equal(scores.view(torch.int32), expected.view(torch.int32))
     return launcher.launches
+
+
+def outputs(rows: int, k: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scores and ids to be overwritten, of sevens."""
+    scores = torch.full((rows, k), 7.0, device=device)
+    return scores, torch.full((rows, k), 7, dtype=torch.int32, device=device)
+
+
+def found(
+    way: LocalTopK,
+    logits: torch.Tensor,
+    k: int,
+    starts: torch.Tensor | None = None,
+    lengths: torch.Tensor | None = None,
+    *,
+    masked: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the scores and ids that one way to do it writes."""
+    out = outputs(len(logits), k, logits.device)
+    way(logits, starts, lengths, masked, out)
+    return out
 
 
 def sampled_vectors(vectors: int, threads: int = 512) -> Ints:

@@ -72,6 +72,14 @@ def test_neg_inf_may_win_last() -> None:
     assert local_topk(logits, 3, mask_neg_inf=False)[1].tolist() == [[1, 0, -1]]
 
 
+def test_given_tensors_are_overwritten_and_returned() -> None:
+    """All of them, padding included."""
+    out = torch.full((2, 4), 7.0), torch.full((2, 4), 7, dtype=torch.int32)
+    assert local_topk(torch.tensor([[1.0, 2.0], [NAN, -3.0]]), 4, out=out) is out
+    assert out[0].tolist() == [[2.0, 1.0, -INF, -INF], [-3.0, -INF, -INF, -INF]]
+    assert out[1].tolist() == [[1, 0, -1, -1], [1, -1, -1, -1]]
+
+
 def test_columns_before_the_first_are_not_read() -> None:
     """A negative start shifts positions and reads nothing that is not there."""
     logits = torch.tensor([[5.0, 6.0, 7.0]])
@@ -96,12 +104,16 @@ GOOD: dict[str, Any] = {"logits": torch.zeros(2, 5), "k": 3}
         ("lengths", torch.zeros(2, 1, dtype=torch.int64), r"\(2, 1\)"),
         ("lengths", [1, 2], "list"),
         ("starts", torch.zeros(2, dtype=torch.int64, device="meta"), "meta"),
+        ("out", torch.zeros(2, 3), "Tensor"),
+        ("out scores", (torch.zeros(2, 4), torch.zeros(2, 3, dtype=torch.int32)), r"\(2, 4\)"),
+        ("out ids", (torch.zeros(2, 3), torch.zeros(2, 3)), "float32"),
+        ("out ids", (torch.zeros(2, 3), torch.zeros(3, 2).int().T), r"\(1, 2\)"),
     ],
 )
 def test_refusals_name_the_argument(argument: str, value: object, got: str) -> None:
     """Argument, what came, what was needed."""
     with pytest.raises(CommArgumentError, match=rf"local_topk: {argument}: got .*{got}.*, need "):
-        local_topk(**{**GOOD, argument: value})
+        local_topk(**{**GOOD, argument.split(maxsplit=1)[0]: value})
 
 
 def test_oracle_and_product_are_two_things() -> None:

@@ -24,17 +24,20 @@ _THREADS_AT_ONCE = 1024  # of a multiprocessor, by the registers that they need
 
 
 def local_topk(
-    logits: Tensor, k: int, starts: Tensor | None, lengths: Tensor | None, mask_neg_inf: bool
-) -> tuple[Tensor, Tensor]:
-    """Do what `dcp_comm.local_topk` does, for checked arguments on CUDA and k up to `MAX_K`.
+    logits: Tensor,
+    starts: Tensor | None,
+    lengths: Tensor | None,
+    mask_neg_inf: bool,
+    out: tuple[Tensor, Tensor],
+) -> None:
+    """Do what `dcp_comm.local_topk` does, for checked arguments on CUDA and K up to `MAX_K`.
 
     Scratch is allocated as torch does, and a copy of logits that have gaps between columns.
     """
-    (rows, width), device = logits.shape, logits.device
+    (rows, width), device, (scores, ids) = logits.shape, logits.device, out
     if width > 1 and logits.stride(1) != 1:
         logits = logits.contiguous()
-    scores = logits.new_empty((rows, k), dtype=torch.float32)
-    ids = logits.new_empty((rows, k), dtype=torch.int32)
+    k = ids.shape[1]
     parts = parts_of_a_row(rows, width, k, _multiprocessors(device))
     scratch = logits.new_empty((rows, parts, k + 1), dtype=torch.int64)
     write_topk(
@@ -47,7 +50,6 @@ def local_topk(
         mask_neg_inf=mask_neg_inf,
         scratch=scratch,
     )
-    return scores, ids
 
 
 def write_topk(
