@@ -130,6 +130,33 @@ def test_a_sample_that_misleads(sign: int, parts: int) -> None:
         check(logits, Call(k, parts=parts))
 
 
+@pytest.mark.parametrize("parts", [0, 3])
+def test_edges_do_not_make_up_for_too_high_a_threshold(parts: int) -> None:
+    """A few less than k reach it; all edges are worse than every other column."""
+    k, width = 2048, 40006
+    logits = rows_of("normal", 1, width + 1)[:, 1:]
+    assert logits.data_ptr() % 16 == 4  # three edges before the first vector, and three behind
+    vectors = logits[:, 3 : width - 3].view(-1, 4)
+    logits[:, :3] = logits[:, -3:] = -100
+    seen = torch.from_numpy(sampled_vectors(len(vectors)))
+    best = torch.cat([seen, torch.from_numpy(np.setdiff1d(np.arange(len(vectors)), seen.numpy()))])
+    vectors[best[:60]] = 100.0
+    vectors[best[len(seen) :][: k // 4 - 60 - 1]] = 100.0
+    assert int((logits == 100).sum()) == k - 4
+    check(logits, Call(k, parts=parts))
+
+
+@pytest.mark.parametrize("above", [0, 1, 1024, 2047, 2048])
+def test_parts_are_full_of_ties(above: int) -> None:
+    """More than one block has room for; the first ones win, and what is above them anywhere."""
+    logits = fenced(torch.zeros(2, 5 * 8192 + 77))
+    for row in logits:
+        row[torch.randperm(len(row))[:above]] = torch.rand(above) + 1
+    for parts in (2, 5, 32):
+        for k in (2048, 2000):
+            check(logits, Call(k, parts=parts))
+
+
 def test_fewer_than_k_valid_scores_below_any_estimate() -> None:
     """Valid scores that the sample sees or not, NaN and -inf around them."""
     for filler in (float("nan"), -INF):

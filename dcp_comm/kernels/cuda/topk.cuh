@@ -70,8 +70,9 @@ struct TopK {
       collect.threshold = threshold;
       if (!joined) collect.count = collect.sorted = 0;
       collect.collect(row, joined ? tiles : 0, tiles, !joined, true);
-      if (collect.count >= static_cast<u32>(k) || threshold == collect.lowest) break;
+      if (threshold == collect.lowest || collect.holds(threshold)) break;
       threshold = collect.lowest;  // it was too high
+      joined = false;
     }
     for (u32 at = threadIdx.x; at < static_cast<u32>(k); at += THREADS)
       to.write(at_row * k + at, at < collect.count ? collect.word(at) : 0);
@@ -84,6 +85,9 @@ struct TopK {
   }
 
   // Takes over the lists of a row if they fit; returns how many words there are.
+  //
+  // The k-th word of a full list, which is sorted, bounds all others: where words are many, as where
+  // scores tie, those below the best such bound are left out.
   __device__ __forceinline__ static u32 join(const Lists& lists, i64 row, Collect& collect,
                                              float* threshold) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -92,16 +96,56 @@ struct TopK {
     const u32 size = lane < parts ? static_cast<u32>(heads[lane]) : 0;
     const u32 total = __reduce_add_sync(~0u, size);
     *threshold = __uint_as_float(static_cast<u32>(heads[0] >> 32));
-    if (total > CAPACITY) return total;
+    const u64* all = lists.words + row * lists.parts * collect.k;
+    if (total > CAPACITY) return join_best(all, size, collect);
     for (u32 part = warp; part < parts; part += Collect::WARPS) {
       const u32 before = __reduce_add_sync(~0u, lane < part ? size : 0);
       const u32 own = __shfl_sync(~0u, size, static_cast<int>(part));
-      const u64* words = lists.words + (row * lists.parts + part) * collect.k;
+      const u64* words = all + part * collect.k;
 #pragma unroll 4
       for (u32 at = lane; at < own; at += 32) collect.shared.sort.words[before + at] = words[at];
     }
     collect.count = collect.sorted = total;
     return total;
+  }
+
+  // The same for more words; lane i has the size of list i.
+  __device__ __forceinline__ static u32 join_best(const u64* all, u32 size, Collect& collect) {
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = static_cast<u32>(collect.k);
+    u64 bound = size == k ? all[lane * k + k - 1] : 0;
+    for (int step = 16; step > 0; step /= 2) {
+      const u64 other = __shfl_xor_sync(~0u, bound, step);
+      bound = other > bound ? other : bound;
+    }
+    u32* joined = &collect.shared.found[0];
+    if (threadIdx.x == 0) *joined = 0;
+    __syncthreads();
+    for (u32 part = warp; part < 32; part += Collect::WARPS) {
+      const u32 own = __shfl_sync(~0u, size, static_cast<int>(part));
+      const u64* words = all + part * k;
+      const u32 end = own == k ? reached(words, k, bound) : own;
+      for (u32 first = 0; first < end; first += 32) {
+        const u64 word = first + lane < end ? words[first + lane] : 0;
+        const u32 kept = __ballot_sync(~0u, word >= bound && word != 0);
+        u32 place = lane == 0 ? atomicAdd(joined, static_cast<u32>(__popc(kept))) : 0;
+        place = __shfl_sync(~0u, place, 0) + __popc(kept & ((1u << lane) - 1));
+        if ((kept >> lane & 1) != 0 && place < CAPACITY) collect.shared.sort.words[place] = word;
+      }
+    }
+    __syncthreads();
+    collect.count = collect.sorted = *joined;
+    return *joined;
+  }
+
+  // How many words of a sorted list are not below a bound, by one warp.
+  __device__ __forceinline__ static u32 reached(const u64* words, u32 count, u64 bound) {
+    const u32 lane = threadIdx.x % 32, each = (count + 31) / 32;
+    const u32 last = (lane + 1) * each;  // behind the lane's share
+    const u32 whole = __popc(__ballot_sync(~0u, last <= count && words[last - 1] >= bound)) * each;
+    u32 more = 0;
+    for (u32 at = whole + lane; at - lane < whole + each; at += 32)
+      more += __popc(__ballot_sync(~0u, at < count && words[at] >= bound));
+    return whole + more;
   }
 };
 

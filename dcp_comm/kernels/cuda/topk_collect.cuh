@@ -62,16 +62,22 @@ struct Collector {
   }
 
   // Appends what may win of some tiles and, if wanted, of the row's edges; sorts if `always`, or
-  // if there are more than k words.
+  // if there are k words.
   __device__ __forceinline__ void collect(const Row& row, u32 tile, u32 end, bool edges,
                                           bool always) {
     u32 served = 0;  // warps whose share of the tile is in
     for (;;) {
       stream(row, end, &tile, &served);
       if (tile == end && edges) append_edges(row);
-      if (tile < end || always || count > static_cast<u32>(k)) sort();
+      if (tile < end || always || count >= static_cast<u32>(k)) sort();
       if (tile == end) break;
     }
+  }
+
+  // Whether k sorted words reach a threshold: edges got in below it, and columns that beat them not.
+  __device__ __forceinline__ bool holds(float threshold) const {
+    return count >= static_cast<u32>(k) &&
+           score_of_ordered(ordered_score(shared.sort.words[k - 1])) >= threshold;
   }
 
   // The word at a place of the buffer.
