@@ -17,12 +17,14 @@ from torch import Tensor
 from dcp_comm.checks import check_int
 from dcp_comm.kernels.lemma import splitter_shape
 from dcp_comm.specs import BufferSpec, layout
+from dcp_comm.topk import measured
 from dcp_comm.topk.arguments import Refuse
-from dcp_comm.topk.cost import H200, LINKS, Link, Scheme, schemes
+from dcp_comm.topk.cost import Scheme, schemes
 from dcp_comm.topk.gather import Gather
 from dcp_comm.topk.keys import PAD
 from dcp_comm.topk.options import MergeOptions
 from dcp_comm.topk.owner import Owner
+from dcp_comm.topk.rates import Link
 from dcp_comm.topk.result import MergeResult
 from dcp_comm.topk.splitter import Splitter
 from dcp_comm.topk.strategy import Problem, Strategy
@@ -76,6 +78,7 @@ class Choice:
     ) -> None:
         self._asked, self._chunk_rows = strategy, chunk_rows
         self._options, self._link = options, link
+        self._device = options.device or measured.device_of(problem.comm.device)
         self._shape = splitter_shape(problem.k, problem.comm.size, options.block)
         self._schemes = self._candidates(problem, options)
         self.plans = tuple(self._plans(problem, max_rows))
@@ -119,14 +122,14 @@ class Choice:
     def agreed(self) -> dict[str, object]:
         """What every rank must have alike: what was asked for, what came of it, by which model."""
         plans = [f"{p.scheme.name} {p.chunk_rows} to {p.most_rows}" for p in self.plans]
-        costs = hashlib.sha256(repr((LINKS, H200)).encode()).hexdigest()[:16]
         return {
             "strategy": self._asked,
             "chunk_rows": self._chunk_rows,
             "options": self._options,
             "link": self._link,
+            "device": f"{self._device.name} {_digest(self._device)}",
             "plans": ", ".join(plans),
-            "costs": costs,
+            "costs": _digest((measured.NAMED, measured.GPU, measured.CPU)),
         }
 
     def explain(self) -> str:
@@ -142,7 +145,8 @@ class Choice:
         return (
             f"{scheme.name} ({why}) up to {rows} rows: {scheme.rounds} exchanges a chunk of"
             f" {plan.chunk_rows} rows, {received:.0f} bytes received a row, {nbytes} bytes of"
-            f" scratch; the model over {self._link.name} for {rows} rows: {times}"
+            f" scratch; the model over {self._link.name} and {self._device.name} for {rows} rows:"
+            f" {times}"
         )
 
     def _candidates(self, problem: Problem, options: MergeOptions) -> list[Scheme]:
@@ -176,8 +180,7 @@ class Choice:
 
     def _us(self, scheme: Scheme, rows: int) -> float:
         chunk_rows = self._chunk_rows or scheme.chunk_rows
-        local = scheme.local_us(rows, chunk_rows=chunk_rows)
-        return scheme.exchange_us(rows, self._link, chunk_rows) + local
+        return scheme.merge_us(rows, self._link, self._device, chunk_rows)
 
     def _strategy(self, problem: Problem, scheme: Scheme) -> Strategy:
         if scheme.strategy == Splitter.name:
@@ -202,8 +205,8 @@ def check_options(refuse: Refuse, options: MergeOptions, strategy: str, k: int) 
     check_int("TopKMerge", "options.block", options.block or 1, 1, k)
 
 
-def link_of(refuse: Refuse, link: Link | str | None, device: torch.device) -> Link:
-    """Return the link of that name; None for NVLink between GPUs, and a network between CPUs.
+def link_of(refuse: Refuse, link: Link | str | None, device: torch.device, size: int) -> Link:
+    """Return the link of that name; None for `dcp_comm.topk.measured.link_between`.
 
     Raises:
         CommArgumentError: There is none.
@@ -211,7 +214,12 @@ def link_of(refuse: Refuse, link: Link | str | None, device: torch.device) -> Li
     if isinstance(link, Link):
         return link
     if link is None:
-        return LINKS["nvlink" if device.type == "cuda" else "network"]
-    if not isinstance(link, str) or link not in LINKS:
-        raise refuse("link", repr(link), "a Link, or one of " + ", ".join(map(repr, LINKS)))
-    return LINKS[link]
+        return measured.link_between(device, size)
+    if not isinstance(link, str) or link not in measured.NAMED:
+        names = ", ".join(map(repr, measured.NAMED))
+        raise refuse("link", repr(link), f"a Link, or one of {names}")
+    return measured.NAMED[link]
+
+
+def _digest(costs: object) -> str:
+    return hashlib.sha256(repr(costs).encode()).hexdigest()[:16]
