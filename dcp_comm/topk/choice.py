@@ -28,7 +28,8 @@ from dcp_comm.topk.rates import Link
 from dcp_comm.topk.result import MergeResult
 from dcp_comm.topk.splitter import Splitter
 from dcp_comm.topk.strategy import Problem, Strategy
-from dcp_comm.topk.transport import Everyone, Owners
+from dcp_comm.topk.transport import Everyone, Owners, cut
+from dcp_comm.workspace import Workspace, WorkspaceSlot
 
 STRATEGIES: dict[str, type[Strategy]] = {each.name: each for each in (Gather, Owner, Splitter)}
 
@@ -53,6 +54,13 @@ class Plan:
     def specs(self) -> tuple[BufferSpec, ...]:
         """Scratch of its largest chunk."""
         return self.strategy.specs(self.chunk_rows)
+
+    @cached_property
+    def places(self) -> list[slice]:
+        """Where each lies in scratch that several plans share, in words of 8 bytes."""
+        offsets, _ = layout("TopKMerge", self.specs)
+        parts = zip(self.specs, offsets, strict=True)
+        return [slice(at // 8, -(-(at + spec.nbytes) // 8)) for spec, at in parts]
 
 
 class Choice:
@@ -95,16 +103,38 @@ class Choice:
         nbytes = max(layout("TopKMerge", plan.specs)[1] for plan in self.plans)
         return (BufferSpec("merge", (nbytes // 8,), torch.int64),)
 
+    def scratch(
+        self,
+        refuse: Refuse,
+        given: Sequence[Tensor] | None,
+        workspace: Workspace | WorkspaceSlot | None,
+        device: torch.device,
+    ) -> Sequence[Tensor]:
+        """Return the views of `specs` that the caller gave, or take or allocate them.
+
+        Raises:
+            CommArgumentError: They are not of `specs`, or there is a workspace as well.
+            WorkspaceExhausted: The workspace is locked and too small.
+        """
+        if given is not None and workspace is not None:
+            raise refuse("workspace", "scratch as well", "one of them")
+        if workspace is not None:
+            given = workspace.take(*self.specs)
+        if given is None:
+            return [torch.empty(s.shape, dtype=s.dtype, device=device) for s in self.specs]
+        refuse.unless_scratch(given, self.specs)
+        return given
+
     def views(self, scratch: Sequence[Tensor], plan: Plan) -> Sequence[Tensor]:
         """Return the plan's own buffers in memory of `specs`."""
         if len(self.plans) == 1:
             return scratch
-        offsets, _ = layout("TopKMerge", plan.specs)
         # In inference mode view(dtype) would make an inference tensor, read-only outside of it.
         with torch.inference_mode(False):
-            memory = scratch[0].view(torch.uint8)
-            parts = zip(plan.specs, offsets, strict=True)
-            return [memory[at : at + s.nbytes].view(s.dtype).view(s.shape) for s, at in parts]
+            return [
+                cut(scratch[0][words].view(spec.dtype), *spec.shape)
+                for spec, words in zip(plan.specs, plan.places, strict=True)
+            ]
 
     def warm_up(self) -> None:
         """Merge padding by every plan, in its smallest and its largest chunk; collective."""

@@ -254,7 +254,7 @@ class TopKMerge:
             check_int("TopKMerge.begin", "longest", longest, 0)
         out = MergeResult.allocate(rows, k, comm.device) if out is None else out
         refuse.unless_result(out, rows, k)
-        views = self._scratch(refuse, scratch, workspace)
+        views = self._choice.scratch(refuse, scratch, workspace, comm.device)
         refuse.if_overlapping(views, out.ids, out.counts, out.certified, *inputs)
         if not self._prepared:
             self.prepare()
@@ -275,23 +275,6 @@ class TopKMerge:
         refuse.unless_none("block_table", pages, "output 'slots'")
         refuse.unless_none("request_ids", requests, "output 'slots'")
         return None
-
-    def _scratch(
-        self,
-        refuse: Refuse,
-        scratch: Sequence[Tensor] | None,
-        workspace: Workspace | WorkspaceSlot | None,
-    ) -> Sequence[Tensor]:
-        """Return the views of `specs` that the caller gave, or take or allocate them."""
-        if scratch is not None and workspace is not None:
-            raise refuse("workspace", "scratch as well", "one of them")
-        if workspace is not None:
-            scratch = workspace.take(*self.specs())
-        if scratch is None:
-            device = self._problem.comm.device
-            return [torch.empty(s.shape, dtype=s.dtype, device=device) for s in self.specs()]
-        refuse.unless_scratch(scratch, self.specs())
-        return scratch
 
     def _replace(self, job: MergeJob) -> MergeJob:
         """Give up the job before this one."""
