@@ -60,9 +60,9 @@ class Channel:
         self.witness = Witness(name, self.place, timeout, control.roll, settings.trace_dir)
         self._lock, self.busy, self._pid = threading.RLock(), "", os.getpid()
         self._unclosed = threading.Lock()
-        on_gpu = backend.device.type == "cuda"
-        self.streams = Streams(backend.device) if on_gpu else None
-        heads = on_gpu and backend.size > 1 and self._check_level >= MERGE_LEVEL
+        self._on_gpu = backend.device.type == "cuda"
+        self.streams = Streams(backend.device) if self._on_gpu else None
+        heads = self._on_gpu and backend.size > 1 and self._check_level >= MERGE_LEVEL
         self._headers = Headers(self.place, self._send_header) if heads else None
 
     def turn(self, what: str) -> Turn:
@@ -115,7 +115,7 @@ class Channel:
 
         On CUDA that is so at the highest level alone, and never while a graph is being captured.
         """
-        if self.place.device.type != "cuda":
+        if not self._on_gpu:
             return self._check_level >= level
         return self._check_level >= EVERY_CALL_LEVEL and not self._capturing()
 

@@ -60,6 +60,7 @@ class Communicator(Operations):
         name: The group's agreed name.
         timeout: Seconds that one call may wait for peers.
         capabilities: What the backend can do.
+        where: ``rank r of w, backend b``, as errors word it.
         ledger: Logical bytes moved so far, by operation.
         footprint: GPU memory outside torch's allocator, by the stage that took it.
     """
@@ -77,6 +78,7 @@ class Communicator(Operations):
         self.capabilities: Capabilities = backend.capabilities
         self.name, self.timeout = rendezvous.name, rendezvous.timeout
         super().__init__(Channel(backend, control, self.name, self.timeout, settings))
+        self.where = str(self._channel.place)
         self._rendezvous, self._settings, self._splits = rendezvous, settings, 0
         self.footprint = footprint or Footprint(self.device)
         self._library = type(backend).library(self.device)
@@ -108,11 +110,6 @@ class Communicator(Operations):
         if last is not None:
             lines.append(f"last call {last.number}: {last.op}, {last.state}")
         return "\n".join(lines)
-
-    @property
-    def where(self) -> str:
-        """``rank r of w, backend b``, as errors word it."""
-        return str(self._channel.place)
 
     @property
     def debug(self) -> bool:

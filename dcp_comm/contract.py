@@ -209,6 +209,8 @@ class _Refuse:
 
     def unless_stacked(self, argument: str, whole: torch.Tensor, slot: torch.Tensor) -> None:
         size, shape = self.place.size, tuple(slot.shape)
+        if whole.shape == (size, *shape):
+            return
         legal = [(size, *shape)] + ([(size * shape[0], *shape[1:])] if shape else [])
         if tuple(whole.shape) not in legal:
             need = " or ".join(str(each) for each in legal)

@@ -10,17 +10,22 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 from dcp_comm.checks import check_int
 from dcp_comm.errors import CommArgumentError, refusal
 from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
 from dcp_comm.models import GIB, INDEX_KEY_BYTES, MODELS, Model
 from dcp_comm.topk.choice import STRATEGIES
-from dcp_comm.topk.cost import ID_BYTES, LINKS, Scheme, schemes
+from dcp_comm.topk.cost import ID_BYTES, Scheme, schemes
+from dcp_comm.topk.measured import GPU, link_between
+from dcp_comm.topk.rates import LINKS
 
 LOGITS = 1 << 27
 """Scores that one step of an engine holds at most: 512 MiB of fp32."""
 DECODE_ROWS = (1, 8, 32, 128)
 PREFILL_LENGTHS = tuple(1 << bit for bit in range(14, 21))
+_GPUS = torch.device("cuda")
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Route:
         received_bytes: Bytes received over all chunks.
         exchange_us: Modelled microseconds on each link.
         local_us: Modelled microseconds of sorting and selection on an H200.
+        merge_us: Modelled microseconds of a whole merge between H200, as ``auto`` weighs it.
         split_below: Tokens of context below which splitting the query rows (gather the index keys,
             rank rows / p, gather ids) would receive fewer bytes.
     """
@@ -52,6 +58,7 @@ class Route:
     received_bytes: int
     exchange_us: dict[str, float]
     local_us: float
+    merge_us: float
     split_below: int
 
 
@@ -184,7 +191,8 @@ def _route(scheme: Scheme, rows: int, k: int, chunk: int) -> Route:
         unchunked_bytes=scheme.scratch_bytes(rows),
         received_bytes=received,
         exchange_us={link.name: scheme.exchange_us(rows, link, chunk) for link in LINKS.values()},
-        local_us=scheme.local_us(rows, chunk_rows=chunk),
+        local_us=scheme.local_us(rows, GPU, chunk),
+        merge_us=scheme.merge_us(rows, link_between(_GPUS, scheme.size, {}), GPU, chunk),
         split_below=_split_below(received, rows, k, scheme.size),
     )
 

@@ -14,7 +14,7 @@ from dcp_comm.cli.table import as_json, both, table
 from dcp_comm.errors import CommArgumentError
 from dcp_comm.models import GIB, MODELS
 from dcp_comm.planning import Holding, Plan, Route
-from dcp_comm.topk.cost import LINKS
+from dcp_comm.topk.rates import LINKS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,10 +106,10 @@ def _sections(plan: Plan) -> Iterator[str]:
         [_scratch(route) for route in plan.routes],
         left=2,
     )
-    yield "Exchange of a rank; times in us, modelled, sort and selection for an H200\n" + table(
-        ("route", "rounds", "received", "a row", *LINKS, "sort + select", "split below"),
-        [_exchange(route, plan.rows) for route in plan.routes],
-    )
+    head = "Exchange of a rank; times in us, modelled; sort + select and the whole merge for H200"
+    names = ("route", "rounds", "received", "a row", *LINKS, "sort + select", "whole")
+    lines = [_exchange(route, plan.rows) for route in plan.routes]
+    yield f"{head}\n{table((*names, 'split below'), lines)}"
     yield _rivals(plan)
     if plan.token_bytes is not None:
         yield _tokens(plan, plan.token_bytes)
@@ -127,7 +127,8 @@ def _scratch(route: Route) -> tuple[str, ...]:
 
 
 def _exchange(route: Route, rows: int) -> tuple[str, ...]:
-    times = (f"{us:,.0f}" for us in (*route.exchange_us.values(), route.local_us))
+    modelled = (*route.exchange_us.values(), route.local_us, route.merge_us)
+    times = (f"{us:,.0f}" for us in modelled)
     received = route.received_bytes
     split = f"{route.split_below:,}" if route.split_below else "never"
     return (route.name, f"{route.rounds}", both(received), f"{received / rows:,.0f}", *times, split)

@@ -143,8 +143,9 @@ class NcclBackend(Backend, Generic[H]):
         self, calls: Sequence[Call], stream: torch.cuda.Stream | None, deadline: Deadline
     ) -> None:
         """Enqueue on the stream; several calls, and an all-to-all of pairs, as one group."""
-        what = calls[0].op if len(calls) == 1 else " + ".join(call.op for call in calls)
-        counts = any(call.collective for call in calls)
+        alone = len(calls) == 1
+        what = calls[0].op if alone else " + ".join(call.op for call in calls)
+        counts = calls[0].collective if alone else any(call.collective for call in calls)
         self._watch.enter(stream, what, counts=counts)
         try:
             handle = self._require_handle()

@@ -1,6 +1,5 @@
 """What a legal merge argument is; every rule refuses before anything is sent or written."""
 
-import itertools
 from collections.abc import Sequence
 
 import torch
@@ -52,10 +51,10 @@ class Refuse:
             raise self(argument, type(tensor).__name__, "a torch.Tensor")
         if tensor.dtype not in dtypes:
             raise self(argument, tensor.dtype, " or ".join(map(str, dtypes)))
-        if not _fits(tensor, shape):
+        if tensor.shape != shape and not _fits(tensor, shape):
             need = ", ".join("any" if size is None else str(size) for size in shape)
             raise self(argument, f"shape {tuple(tensor.shape)}", f"shape ({need})")
-        if self._device not in (None, tensor.device):
+        if self._device is not None and tensor.device != self._device:
             raise self(argument, f"device {tensor.device}", f"device {self._device}")
 
     def unless_integers(self, argument: str, tensor: Tensor | None, rows: int) -> None:
@@ -99,10 +98,11 @@ class Refuse:
         self._unless_dense("out.ids", out.ids)
         self.unless_tensor("out.counts", out.counts, (rows,), (torch.int32,))
         self.unless_tensor("out.certified", out.certified, (rows,), (torch.bool,))
-        for name in ("counts", "certified"):
-            self._unless_contiguous(f"out.{name}", getattr(out, name))
-        for name in ("ids", "counts", "certified"):
-            self._unless_writable(f"out.{name}", getattr(out, name))
+        self._unless_contiguous("out.counts", out.counts)
+        self._unless_contiguous("out.certified", out.certified)
+        self._unless_writable("out.ids", out.ids)
+        self._unless_writable("out.counts", out.counts)
+        self._unless_writable("out.certified", out.certified)
 
     def unless_columns(self, out: tuple[Tensor, Tensor], rows: int, k: int) -> None:
         """Scores and ids of exactly these rows that may be written."""
@@ -118,20 +118,24 @@ class Refuse:
         if len(scratch) != len(specs):
             raise self("scratch", f"{len(scratch)} views", f"{len(specs)}, one for each of specs()")
         for view, spec in zip(scratch, specs, strict=True):
-            self.unless_tensor(f"scratch {spec.name!r}", view, spec.shape, (spec.dtype,))
-            self._unless_contiguous(f"scratch {spec.name!r}", view)
+            name = f"scratch {spec.name!r}"
+            self.unless_tensor(name, view, spec.shape, (spec.dtype,))
+            self._unless_contiguous(name, view)
 
     def if_overlapping(
         self, scratch: Sequence[Tensor], *tensors: Tensor | None, argument: str = "scratch"
     ) -> None:
         """No byte shared with what is overwritten before the tensors are done with."""
-        given = [tensor for tensor in tensors if tensor is not None]
-        for tensor, view in itertools.product(given, scratch):
-            (start, end), (first, last) = _span(view), _span(tensor)
-            if first < end and start < last:
-                got = f"overlaps a {tensor.dtype} tensor {tuple(tensor.shape)} of this call"
-                remedy = "Take from the workspace together what must be alive together"
-                raise self(argument, got, "memory apart from inputs and results", remedy)
+        taken = [_span(view) for view in scratch]
+        for tensor in tensors:
+            if tensor is None:
+                continue
+            first, last = _span(tensor)
+            for start, end in taken:
+                if first < end and start < last:
+                    got = f"overlaps a {tensor.dtype} tensor {tuple(tensor.shape)} of this call"
+                    remedy = "Take from the workspace together what must be alive together"
+                    raise self(argument, got, "memory apart from inputs and results", remedy)
 
     def _unless_ids(self, ids: Tensor, lengths: Tensor | None, k: int) -> int:
         """Local ids and lengths; returns the number of rows."""
@@ -148,7 +152,7 @@ class Refuse:
     def _unless_writable(self, argument: str, tensor: Tensor) -> None:
         """No two elements in one place; not an inference tensor outside of that mode."""
         row = tensor.shape[1] if tensor.dim() == 2 else 1
-        if tensor.shape[0] > 1 and tensor.stride(0) < row:
+        if not tensor.is_contiguous() and tensor.shape[0] > 1 and tensor.stride(0) < row:
             raise self(argument, f"strides {tensor.stride()}", "rows that do not overlap")
         if tensor.is_inference() and not torch.is_inference_mode_enabled():
             need = "a tensor that may be written here"
@@ -158,13 +162,20 @@ class Refuse:
 def _fits(tensor: Tensor, shape: tuple[int | None, ...]) -> bool:
     if tensor.dim() != len(shape):
         return False
-    return all(need in (None, got) for got, need in zip(tensor.shape, shape, strict=True))
+    for got, need in zip(tensor.shape, shape, strict=True):
+        if need is not None and got != need:
+            return False
+    return True
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
     """Addresses of the first byte and of the first byte behind."""
-    if tensor.numel() == 0:
+    nbytes = tensor.nbytes
+    if nbytes == 0:
         return 0, 0
+    if tensor.is_contiguous():
+        start = tensor.data_ptr()
+        return start, start + nbytes
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     reach = 1 + sum((size - 1) * stride for size, stride in steps)
     return tensor.data_ptr(), tensor.data_ptr() + reach * tensor.itemsize

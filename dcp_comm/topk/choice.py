@@ -17,16 +17,19 @@ from torch import Tensor
 from dcp_comm.checks import check_int
 from dcp_comm.kernels.lemma import splitter_shape
 from dcp_comm.specs import BufferSpec, layout
+from dcp_comm.topk import measured
 from dcp_comm.topk.arguments import Refuse
-from dcp_comm.topk.cost import H200, LINKS, Link, Scheme, schemes
+from dcp_comm.topk.cost import Scheme, schemes
 from dcp_comm.topk.gather import Gather
 from dcp_comm.topk.keys import PAD
 from dcp_comm.topk.options import MergeOptions
 from dcp_comm.topk.owner import Owner
+from dcp_comm.topk.rates import Link
 from dcp_comm.topk.result import MergeResult
 from dcp_comm.topk.splitter import Splitter
 from dcp_comm.topk.strategy import Problem, Strategy
-from dcp_comm.topk.transport import Everyone, Owners
+from dcp_comm.topk.transport import Everyone, Owners, cut
+from dcp_comm.workspace import Workspace, WorkspaceSlot
 
 STRATEGIES: dict[str, type[Strategy]] = {each.name: each for each in (Gather, Owner, Splitter)}
 
@@ -52,6 +55,13 @@ class Plan:
         """Scratch of its largest chunk."""
         return self.strategy.specs(self.chunk_rows)
 
+    @cached_property
+    def places(self) -> list[slice]:
+        """Where each lies in scratch that several plans share, in words of 8 bytes."""
+        offsets, _ = layout("TopKMerge", self.specs)
+        parts = zip(self.specs, offsets, strict=True)
+        return [slice(at // 8, -(-(at + spec.nbytes) // 8)) for spec, at in parts]
+
 
 class Choice:
     """The plans of one merge, few rows first.
@@ -76,6 +86,7 @@ class Choice:
     ) -> None:
         self._asked, self._chunk_rows = strategy, chunk_rows
         self._options, self._link = options, link
+        self._device = options.device or measured.device_of(problem.comm.device)
         self._shape = splitter_shape(problem.k, problem.comm.size, options.block)
         self._schemes = self._candidates(problem, options)
         self.plans = tuple(self._plans(problem, max_rows))
@@ -92,16 +103,38 @@ class Choice:
         nbytes = max(layout("TopKMerge", plan.specs)[1] for plan in self.plans)
         return (BufferSpec("merge", (nbytes // 8,), torch.int64),)
 
+    def scratch(
+        self,
+        refuse: Refuse,
+        given: Sequence[Tensor] | None,
+        workspace: Workspace | WorkspaceSlot | None,
+        device: torch.device,
+    ) -> Sequence[Tensor]:
+        """Return the views of `specs` that the caller gave, or take or allocate them.
+
+        Raises:
+            CommArgumentError: They are not of `specs`, or there is a workspace as well.
+            WorkspaceExhausted: The workspace is locked and too small.
+        """
+        if given is not None and workspace is not None:
+            raise refuse("workspace", "scratch as well", "one of them")
+        if workspace is not None:
+            given = workspace.take(*self.specs)
+        if given is None:
+            return [torch.empty(s.shape, dtype=s.dtype, device=device) for s in self.specs]
+        refuse.unless_scratch(given, self.specs)
+        return given
+
     def views(self, scratch: Sequence[Tensor], plan: Plan) -> Sequence[Tensor]:
         """Return the plan's own buffers in memory of `specs`."""
         if len(self.plans) == 1:
             return scratch
-        offsets, _ = layout("TopKMerge", plan.specs)
         # In inference mode view(dtype) would make an inference tensor, read-only outside of it.
         with torch.inference_mode(False):
-            memory = scratch[0].view(torch.uint8)
-            parts = zip(plan.specs, offsets, strict=True)
-            return [memory[at : at + s.nbytes].view(s.dtype).view(s.shape) for s, at in parts]
+            return [
+                cut(scratch[0][words].view(spec.dtype), *spec.shape)
+                for spec, words in zip(plan.specs, plan.places, strict=True)
+            ]
 
     def warm_up(self) -> None:
         """Merge padding by every plan, in its smallest and its largest chunk; collective."""
@@ -119,14 +152,14 @@ class Choice:
     def agreed(self) -> dict[str, object]:
         """What every rank must have alike: what was asked for, what came of it, by which model."""
         plans = [f"{p.scheme.name} {p.chunk_rows} to {p.most_rows}" for p in self.plans]
-        costs = hashlib.sha256(repr((LINKS, H200)).encode()).hexdigest()[:16]
         return {
             "strategy": self._asked,
             "chunk_rows": self._chunk_rows,
             "options": self._options,
             "link": self._link,
+            "device": f"{self._device.name} {_digest(self._device)}",
             "plans": ", ".join(plans),
-            "costs": costs,
+            "costs": _digest((measured.NAMED, measured.GPU, measured.CPU)),
         }
 
     def explain(self) -> str:
@@ -142,7 +175,8 @@ class Choice:
         return (
             f"{scheme.name} ({why}) up to {rows} rows: {scheme.rounds} exchanges a chunk of"
             f" {plan.chunk_rows} rows, {received:.0f} bytes received a row, {nbytes} bytes of"
-            f" scratch; the model over {self._link.name} for {rows} rows: {times}"
+            f" scratch; the model over {self._link.name} and {self._device.name} for {rows} rows:"
+            f" {times}"
         )
 
     def _candidates(self, problem: Problem, options: MergeOptions) -> list[Scheme]:
@@ -176,8 +210,7 @@ class Choice:
 
     def _us(self, scheme: Scheme, rows: int) -> float:
         chunk_rows = self._chunk_rows or scheme.chunk_rows
-        local = scheme.local_us(rows, chunk_rows=chunk_rows)
-        return scheme.exchange_us(rows, self._link, chunk_rows) + local
+        return scheme.merge_us(rows, self._link, self._device, chunk_rows)
 
     def _strategy(self, problem: Problem, scheme: Scheme) -> Strategy:
         if scheme.strategy == Splitter.name:
@@ -202,8 +235,8 @@ def check_options(refuse: Refuse, options: MergeOptions, strategy: str, k: int) 
     check_int("TopKMerge", "options.block", options.block or 1, 1, k)
 
 
-def link_of(refuse: Refuse, link: Link | str | None, device: torch.device) -> Link:
-    """Return the link of that name; None for NVLink between GPUs, and a network between CPUs.
+def link_of(refuse: Refuse, link: Link | str | None, device: torch.device, size: int) -> Link:
+    """Return the link of that name; None for `dcp_comm.topk.measured.link_between`.
 
     Raises:
         CommArgumentError: There is none.
@@ -211,7 +244,12 @@ def link_of(refuse: Refuse, link: Link | str | None, device: torch.device) -> Li
     if isinstance(link, Link):
         return link
     if link is None:
-        return LINKS["nvlink" if device.type == "cuda" else "network"]
-    if not isinstance(link, str) or link not in LINKS:
-        raise refuse("link", repr(link), "a Link, or one of " + ", ".join(map(repr, LINKS)))
-    return LINKS[link]
+        return measured.link_between(device, size)
+    if not isinstance(link, str) or link not in measured.NAMED:
+        names = ", ".join(map(repr, measured.NAMED))
+        raise refuse("link", repr(link), f"a Link, or one of {names}")
+    return measured.NAMED[link]
+
+
+def _digest(costs: object) -> str:
+    return hashlib.sha256(repr(costs).encode()).hexdigest()[:16]

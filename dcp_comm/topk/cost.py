@@ -16,65 +16,23 @@ splitter/owner  4       (p-1) * 8(m + W + 2) * d  (16(m + W + 1) + 8K) * p * d
 ==============  ======  ========================  ===========================
 
 ``vllm`` is vLLM's own merge, for comparison: packed, gathered rank-major, copied row-major. The
-bytes are exact, as a communicator's ledger counts them. The time is a straight line per round and
-per kernel, fitted to measurements; it ranks schemes and does not replace a benchmark.
+bytes are exact, as a communicator's ledger counts them. The time is a start and a rate for every
+message and every step, fitted to measurements (`dcp_comm.topk.measured`); it ranks schemes and does
+not replace a benchmark.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dcp_comm.kernels.lemma import SplitterShape
+from dcp_comm.topk.rates import Device, Link, Pace
 
 KEY_BYTES = 8
 ID_BYTES = 4
 
 
-@dataclass(frozen=True)
-class Link:
-    """What connects the ranks.
-
-    Attributes:
-        name: How tables call it.
-        latency_us: Microseconds of a round that moves nothing.
-        bytes_per_us: Bytes a rank receives in a microsecond.
-    """
-
-    name: str
-    latency_us: float
-    bytes_per_us: float
-
-
-LINKS = {
-    link.name: link
-    for link in (
-        Link("nvlink", 17.0, 320_000.0),  # 8 GPUs of one host
-        Link("pcie", 25.0, 22_000.0),
-        Link("network", 30.0, 11_000.0),  # 100 Gbit
-    )
-}
-
-
-@dataclass(frozen=True)
-class Device:
-    """How fast a rank sorts and selects.
-
-    Attributes:
-        name: How tables call it.
-        kernel_us: Microseconds of a selection kernel on no data.
-        bytes_per_us: Bytes that such a kernel reads and writes in a microsecond.
-        sort_us: Microseconds of sorting no data.
-        keys_per_us: Keys sorted in a microsecond, in rows of a few thousand.
-    """
-
-    name: str
-    kernel_us: float
-    bytes_per_us: float
-    sort_us: float
-    keys_per_us: float
-
-
-H200 = Device("h200", kernel_us=17.0, bytes_per_us=1.79e6, sort_us=8.0, keys_per_us=54_000.0)
-"""Through a selector that takes 59 us at 1024 rows and 354 us at 8192 (K = 2048, p = 4), and a
-32-bit radix sort with the id as payload that takes 47 and 318 us."""
+_OF_EVERY_ROW = ("pack", "emit")
+"""Steps that a rank does for all rows; the others, where rows are dealt, for those that it owns."""
 
 
 @dataclass(frozen=True)
@@ -86,28 +44,32 @@ class Scheme:
         strategy: The strategy of `TopKMerge` that it describes; empty where it is a comparison.
         output: What every rank can learn: ``global`` ids of all winners, or its ``local`` ones.
         chunk_rows: Rows exchanged at a time by default.
+        k: K.
         size: p.
-        rounds: Collectives a chunk, one after the other.
-        peer_bytes: Bytes received a row from each other rank; a dealt row if ``dealt``.
+        messages: Bytes a row that come from each other rank, collective after collective; of a
+            dealt row if ``dealt``.
         scratch_row: Bytes of scratch a row.
+        steps: What a rank does itself, of `dcp_comm.topk.rates.STEPS`.
         dealt: Rows are dealt to owners, so a chunk is padded to a multiple of p.
-        kernels: Local kernels a chunk, sorting aside.
-        touched_row: Bytes a row that those read and write.
-        sorted_row: Keys a row that are sorted first.
+        foreign: Microseconds a chunk, and a row, of a comparison's own kernels.
     """
 
     name: str
     strategy: str
     output: str
     chunk_rows: int
+    k: int
     size: int
-    rounds: int
-    peer_bytes: int
+    messages: tuple[int, ...]
     scratch_row: int
-    kernels: int
-    touched_row: float
-    sorted_row: int
+    steps: tuple[str, ...] = ()
     dealt: bool = False
+    foreign: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def rounds(self) -> int:
+        """Collectives a chunk, one after the other."""
+        return len(self.messages)
 
     def scratch_bytes(self, rows: int) -> int:
         """Bytes of scratch of one chunk of ``rows`` rows, without alignment."""
@@ -115,22 +77,43 @@ class Scheme:
 
     def received_bytes(self, rows: int, chunk_rows: int | None = None) -> int:
         """Bytes each rank receives for ``rows`` rows."""
-        chunk = chunk_rows or rows or 1
-        owned = rows // chunk * self._owned(chunk) + self._owned(rows % chunk)
-        return (self.size - 1) * self.peer_bytes * owned
+        return sum(count * nbytes for count, nbytes in self.received(rows, chunk_rows))
+
+    def received(self, rows: int, chunk_rows: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield how often so many bytes come at once, for ``rows`` rows."""
+        for count, chunk in _chunks(rows, chunk_rows):
+            for message in self.messages:
+                yield count, (self.size - 1) * message * self._owned(chunk)
+
+    def done(self, rows: int, chunk_rows: int | None = None) -> Iterator[tuple[str, int, int]]:
+        """Yield each step with how often it starts and how many keys it has, for ``rows`` rows."""
+        chunks = list(_chunks(rows, chunk_rows))
+        starts = sum(count for count, _ in chunks)
+        owned = sum(count * self._owned(chunk) for count, chunk in chunks)
+        for step in self.steps:
+            yield step, starts, self.k * (rows if step in _OF_EVERY_ROW else owned)
 
     def exchange_us(self, rows: int, link: Link, chunk_rows: int | None = None) -> float:
         """Modelled microseconds on the link for ``rows`` rows; 0 for one rank."""
         if self.size == 1:
             return 0.0
-        rounds = self.rounds * _chunks(rows, chunk_rows)
-        return rounds * link.latency_us + self.received_bytes(rows, chunk_rows) / link.bytes_per_us
+        return sum(count * link.us(nbytes) for count, nbytes in self.received(rows, chunk_rows))
 
-    def local_us(self, rows: int, device: Device = H200, chunk_rows: int | None = None) -> float:
+    def local_us(self, rows: int, device: Device, chunk_rows: int | None = None) -> float:
         """Modelled microseconds of sorting and selection for ``rows`` rows."""
-        start = self.kernels * device.kernel_us + bool(self.sorted_row) * device.sort_us
-        row = self.touched_row / device.bytes_per_us + self.sorted_row / device.keys_per_us
-        return _chunks(rows, chunk_rows) * start + rows * row
+        start, row = self.foreign
+        us = start * sum(count for count, _ in _chunks(rows, chunk_rows)) + row * rows
+        for step, starts, keys in self.done(rows, chunk_rows):
+            pace: Pace = getattr(device, step)
+            us += starts * pace.start_us + keys / pace.keys_per_us
+        return us
+
+    def merge_us(
+        self, rows: int, link: Link, device: Device, chunk_rows: int | None = None
+    ) -> float:
+        """Modelled microseconds of a whole merge of ``rows`` rows."""
+        local = self.local_us(rows, device, chunk_rows)
+        return self.exchange_us(rows, link, chunk_rows) + local
 
     def _owned(self, rows: int) -> int:
         """Rows of a chunk that one rank evaluates."""
@@ -144,48 +127,51 @@ def schemes(k: int, size: int, shape: SplitterShape, output: str = "global") -> 
         k: Winners a row, and candidates a row and rank.
         size: Number of ranks p.
         shape: Sizes of the splitter's messages.
-        output: As for `TopKMerge`. Only ``owner`` costs less if ids are not wanted everywhere; the
+        output: As for `TopKMerge`. ``owner`` receives less if ids are not wanted everywhere; the
             splitter tells each rank its own winners, whatever is asked for.
     """
-    owner = (_owner if output == "global" else _owner_local)(k, size)
-    return (_vllm(k, size), _gather(k, size), owner, *_splitters(k, size, shape))
+    wide = output == "global"
+    owner = (_owner if wide else _owner_local)(k, size)
+    return (_vllm(k, size), _gather(k, size, wide), owner, *_splitters(k, size, shape))
 
 
-def _chunks(rows: int, chunk_rows: int | None) -> int:
-    return -(-rows // (chunk_rows or rows or 1))
+def _chunks(rows: int, chunk_rows: int | None) -> Iterator[tuple[int, int]]:
+    """Yield how many chunks have how many rows."""
+    chunk = chunk_rows or rows or 1
+    full, rest = divmod(rows, chunk)
+    yield full, chunk
+    yield bool(rest), rest
 
 
 def _vllm(k: int, size: int) -> Scheme:
+    """Its kernels pack, copy and select; timed on an H200, up to the bytes that they touch."""
     packed = KEY_BYTES * k
+    touched = 2 * packed + 3 * size * packed + ID_BYTES * k
     return Scheme(
         name="vllm",
         strategy="",
         output="global",
         chunk_rows=1024,
+        k=k,
         size=size,
-        rounds=1,
-        peer_bytes=packed,
+        messages=(packed,),
         scratch_row=(1 + 2 * size) * packed,
-        kernels=3,  # pack, copy, select
-        touched_row=2 * packed + 3 * size * packed + ID_BYTES * k,
-        sorted_row=0,
+        foreign=(3 * 17.0, touched / 1.79e6),
     )
 
 
-def _gather(k: int, size: int) -> Scheme:
+def _gather(k: int, size: int, wide: bool) -> Scheme:
     run = KEY_BYTES * k
     return Scheme(
         name="gather",
         strategy="gather",
         output="global",
         chunk_rows=1024,
+        k=k,
         size=size,
-        rounds=1,
-        peer_bytes=run,
+        messages=(run,),
         scratch_row=size * run,
-        kernels=1,
-        touched_row=size * run + ID_BYTES * k,
-        sorted_row=k,
+        steps=("pack", "select" if wide else "select_own"),
     )
 
 
@@ -196,13 +182,11 @@ def _owner(k: int, size: int) -> Scheme:
         strategy="owner",
         output="global",
         chunk_rows=1024,
+        k=k,
         size=size,
-        rounds=2,
-        peer_bytes=run + ids,
+        messages=(run, ids),
         scratch_row=2 * run + ids,  # sent, received, winners
-        kernels=2,
-        touched_row=run + ids / size + 2 * ids,
-        sorted_row=k,
+        steps=("pack", "select", "emit"),
         dealt=True,
     )
 
@@ -210,44 +194,39 @@ def _owner(k: int, size: int) -> Scheme:
 def _owner_local(k: int, size: int) -> Scheme:
     """Lengths of the winning prefixes come back, not ids."""
     run = KEY_BYTES * k
-    return replace(
-        _owner(k, size),
+    return Scheme(
+        name="owner",
+        strategy="owner",
         output="local",
-        peer_bytes=run + KEY_BYTES,
+        chunk_rows=1024,
+        k=k,
+        size=size,
+        messages=(run, KEY_BYTES),
         scratch_row=2 * (run + KEY_BYTES),
-        touched_row=run + ID_BYTES * k,
+        steps=("pack", "settle", "emit"),
+        dealt=True,
     )
 
 
 def _splitters(k: int, size: int, shape: SplitterShape) -> tuple[Scheme, Scheme]:
     """The splitter with both transports: every rank evaluates every row, or each its own."""
-    run, ids = KEY_BYTES * k, ID_BYTES * k
-    moved = KEY_BYTES * (shape.splitters + shape.window)
+    run, splitters, windows = (KEY_BYTES * keys for keys in (k, shape.splitters, shape.window))
     everyone = Scheme(
         name="splitter",
         strategy="splitter",
         output="local",
         chunk_rows=2048,
+        k=k,
         size=size,
-        rounds=2,
-        peer_bytes=moved,
-        scratch_row=size * moved + KEY_BYTES + run,
-        kernels=2,
-        touched_row=size * moved + ids,
-        sorted_row=k,
+        messages=(splitters, windows),
+        scratch_row=size * (splitters + windows) + KEY_BYTES + run,
+        steps=("pack", "narrow", "emit"),
     )
-    owners = Scheme(
+    owners = replace(
+        everyone,
         name="splitter/owner",
-        strategy="splitter",
-        output="local",
-        chunk_rows=2048,
-        size=size,
-        rounds=4,
-        peer_bytes=moved + 2 * KEY_BYTES,  # and where windows and prefixes begin and end
-        scratch_row=2 * moved + 2 * KEY_BYTES + run,
-        kernels=4,
-        touched_row=2 * moved + ids,
-        sorted_row=k,
+        messages=(splitters, KEY_BYTES, windows, KEY_BYTES),  # where windows and prefixes lie
+        scratch_row=2 * (splitters + windows) + 2 * KEY_BYTES + run,
         dealt=True,
     )
     return everyone, owners

@@ -1,7 +1,6 @@
 """One merge under way: rows come in segments of any size, chunks leave as soon as they are full."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -101,9 +100,12 @@ class MergeJob:
             got, need = f"{self._packed} packed", f"all {self._out.rows} that begin() announced"
             raise self._misuse("finish", "rows", got, need)
         self._ended = "finish() was called"
-        with self._poisoning():
+        try:
             if self._exchange and self._out.rows:
                 self._comm.conclude()
+        except BaseException as error:
+            self._spoil(error)
+            raise
         return self._out
 
     def supersede(self) -> None:
@@ -128,27 +130,23 @@ class MergeJob:
             raise refuse("ids", got, f"{self._out.rows} in all, as begin() was told")
         refuse.if_overlapping(self._scratch, *columns)
         self._ended = "an earlier pack failed"
-        with self._poisoning():
+        try:
             done = 0
             while done < rows:
                 count = min(rows - done, self._chunk.stop - self._packed)
-                piece = slice(done, done + count)
-                self._pack(pack, count, [None if each is None else each[piece] for each in columns])
+                piece = columns if count == rows else _rows(columns, slice(done, done + count))
+                self._pack(pack, count, piece)
                 done += count
+        except BaseException as error:
+            self._spoil(error)
+            raise
         self._ended = ""
 
-    @contextmanager
-    def _poisoning(self) -> Iterator[None]:
+    def _spoil(self, error: BaseException) -> None:
         """In debug mode, leave nothing plausible in a result whose job fails."""
-        try:
-            yield
-        except (CommArgumentError, CommUsageError):
-            raise
-        except BaseException:
-            if self._comm.debug:
-                out = self._out
-                poison(out.ids, out.counts, out.certified, *self._scratch)
-            raise
+        if self._comm.debug and not isinstance(error, CommArgumentError | CommUsageError):
+            out = self._out
+            poison(out.ids, out.counts, out.certified, *self._scratch)
 
     @property
     def _chunk(self) -> slice:
@@ -156,11 +154,14 @@ class MergeJob:
         first = self._packed // self._chunk_rows * self._chunk_rows
         return slice(first, min(first + self._chunk_rows, self._out.rows))
 
-    def _pack(self, pack: Callable[..., None], count: int, columns: list[Tensor | None]) -> None:
+    def _pack(
+        self, pack: Callable[..., None], count: int, columns: Sequence[Tensor | None]
+    ) -> None:
         """Pack rows of one chunk; the row that fills it sends it."""
         chunk, problem = self._chunk, self._problem
         run = self._strategy.run(self._scratch, chunk.stop - chunk.start)
-        mine = run[self._packed - chunk.start :][:count]
+        first = self._packed - chunk.start
+        mine = run if count == run.shape[0] else run[first : first + count]
         pack(mine, *columns, shard=problem.shard, mask_neg_inf=problem.mask_neg_inf)
         self._packed += count
         if self._packed < chunk.stop:
@@ -171,3 +172,7 @@ class MergeJob:
             self._strategy.merge(self._scratch, to)
         else:
             problem.kernels.emit_own(run, None, to)
+
+
+def _rows(columns: Sequence[Tensor | None], rows: slice) -> list[Tensor | None]:
+    return [None if each is None else each[rows] for each in columns]

@@ -35,9 +35,9 @@ from dcp_comm.sharding import Shard
 from dcp_comm.specs import BufferSpec
 from dcp_comm.topk.arguments import Refuse
 from dcp_comm.topk.choice import STRATEGIES, Choice, check_options, link_of
-from dcp_comm.topk.cost import Link
 from dcp_comm.topk.job import MergeJob
 from dcp_comm.topk.options import ORDERS, OUTPUTS, MergeOptions
+from dcp_comm.topk.rates import Link
 from dcp_comm.topk.result import MergeResult
 from dcp_comm.topk.slots import checked_table
 from dcp_comm.topk.strategy import Problem
@@ -61,8 +61,9 @@ class TopKMerge:
         mask_neg_inf: Whether a score of -inf means masked, so that it never wins.
         chunk_rows: Rows exchanged at a time; None for the strategy's default, at most max_rows.
         options: Settings of single strategies and outputs.
-        link: What connects the ranks, for ``auto``: ``nvlink``, ``pcie``, ``network`` or a `Link`;
-            None for ``nvlink`` between GPUs and ``network`` between CPUs.
+        link: What connects the ranks, for ``auto``: ``nvlink``, ``pcie``, ``network``, a name of
+            `dcp_comm.topk.measured.NAMED` or a `Link`; None for what was measured between as many
+            GPUs, and for ``network`` between CPUs.
         shard_rank: This rank's place in the KV interleave; None for ``comm.rank``.
 
     Attributes:
@@ -108,7 +109,7 @@ class TopKMerge:
         shard = Shard(place, comm.size, interleave)
         kernels = primitives_for(comm.device, k, comm.size, options.block)
         self._problem = Problem(comm, k, kernels, output, order, shard, mask_neg_inf)
-        link = link_of(refuse, link, comm.device)
+        link = link_of(refuse, link, comm.device, comm.size)
         self._choice = Choice(self._problem, max_rows, strategy, chunk_rows, options, link)
         self._max_rows, self._page_size = max_rows, options.page_size
         self._options = {
@@ -253,7 +254,7 @@ class TopKMerge:
             check_int("TopKMerge.begin", "longest", longest, 0)
         out = MergeResult.allocate(rows, k, comm.device) if out is None else out
         refuse.unless_result(out, rows, k)
-        views = self._scratch(refuse, scratch, workspace)
+        views = self._choice.scratch(refuse, scratch, workspace, comm.device)
         refuse.if_overlapping(views, out.ids, out.counts, out.certified, *inputs)
         if not self._prepared:
             self.prepare()
@@ -274,23 +275,6 @@ class TopKMerge:
         refuse.unless_none("block_table", pages, "output 'slots'")
         refuse.unless_none("request_ids", requests, "output 'slots'")
         return None
-
-    def _scratch(
-        self,
-        refuse: Refuse,
-        scratch: Sequence[Tensor] | None,
-        workspace: Workspace | WorkspaceSlot | None,
-    ) -> Sequence[Tensor]:
-        """Return the views of `specs` that the caller gave, or take or allocate them."""
-        if scratch is not None and workspace is not None:
-            raise refuse("workspace", "scratch as well", "one of them")
-        if workspace is not None:
-            scratch = workspace.take(*self.specs())
-        if scratch is None:
-            device = self._problem.comm.device
-            return [torch.empty(s.shape, dtype=s.dtype, device=device) for s in self.specs()]
-        refuse.unless_scratch(scratch, self.specs())
-        return scratch
 
     def _replace(self, job: MergeJob) -> MergeJob:
         """Give up the job before this one."""

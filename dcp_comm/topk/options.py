@@ -1,9 +1,10 @@
 """What a merge may be told beside its arguments; every default is the library's choice."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dcp_comm.checks import check_int
 from dcp_comm.topk.arguments import Refuse
+from dcp_comm.topk.rates import Device
 
 OUTPUTS = ("global", "local", "slots")
 ORDERS = ("score", "position")
@@ -21,6 +22,8 @@ class MergeOptions:
         block: B of strategy ``splitter``, keys between two splitters, at most K; None for
             `dcp_comm.topk.cost.best_block`.
         page_size: Tokens a page of the block table, for output ``slots``.
+        device: How fast the ranks do the arithmetic, for strategy ``auto``; None for what was
+            measured on such devices.
 
     Raises:
         CommArgumentError: A value is not as above.
@@ -29,9 +32,12 @@ class MergeOptions:
     transport: str | None = None
     block: int | None = None
     page_size: int = 64
+    device: Device | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         Refuse("MergeOptions").unless_one_of("transport", self.transport, (None, *TRANSPORTS))
         if self.block is not None:
             check_int("MergeOptions", "block", self.block, 1)
         check_int("MergeOptions", "page_size", self.page_size, 1)
+        if not isinstance(self.device, Device | None):
+            raise Refuse("MergeOptions")("device", repr(self.device), "a Device or None")

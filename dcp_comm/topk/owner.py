@@ -20,7 +20,7 @@ from dcp_comm.kernels.primitives import Emission
 from dcp_comm.specs import BufferSpec
 from dcp_comm.topk.keys import PAD
 from dcp_comm.topk.strategy import Problem, Strategy
-from dcp_comm.topk.transport import Owners, cut
+from dcp_comm.topk.transport import Owners, cut, first
 
 
 class Owner(Strategy):
@@ -43,14 +43,15 @@ class Owner(Strategy):
 
     def run(self, scratch: Sequence[Tensor], rows: int) -> Tensor:
         """What is sent, without the padding."""
-        return self._owners.lay(iter(scratch), rows, self.problem.k)[0][:rows]
+        return first(self._owners.lay(iter(scratch), rows, self.problem.k)[0], rows)
 
     def merge(self, scratch: Sequence[Tensor], to: Emission) -> None:
         """Deal the rows, merge those owned, tell the others."""
         owners, problem = self._owners, self.problem
         buffers = iter(scratch)
         run, runs = owners.lay(buffers, to.rows, problem.k)
-        run[to.rows :].fill_(PAD)
+        if owners.padded(to.rows) > to.rows:
+            run[to.rows :].fill_(PAD)
         owners.collect(runs, run)
         if problem.output == "global":
             self._tell_all(next(buffers), runs, to)
@@ -58,7 +59,7 @@ class Owner(Strategy):
         answers = owners.answers(tuple(buffers), to.rows)
         problem.kernels.settle(runs, answers.given)
         verdicts = owners.deliver(answers)
-        problem.kernels.emit_own(run[: to.rows], verdicts[: to.rows], to)
+        problem.kernels.emit_own(first(run, to.rows), first(verdicts, to.rows), to)
 
     def _tell_all(self, buffer: Tensor, runs: Tensor, to: Emission) -> None:
         """Gather the ids of all owners' rows, in place, with the certificate inside."""
@@ -67,4 +68,4 @@ class Owner(Strategy):
         owned = winners[comm.rank]
         kernels.merge_sealed(runs, owned, by_position=to.by_position)
         comm.all_gather_into(winners, owned)
-        kernels.unseal(winners.flatten(0, 1)[: to.rows], to)
+        kernels.unseal(first(winners.flatten(0, 1), to.rows), to)

@@ -44,7 +44,7 @@ from dcp_comm.kernels.primitives import Emission
 from dcp_comm.specs import BufferSpec
 from dcp_comm.topk.keys import PAD
 from dcp_comm.topk.strategy import Problem, Strategy
-from dcp_comm.topk.transport import Transport, cut
+from dcp_comm.topk.transport import Transport, cut, first
 
 
 class Splitter(Strategy):
@@ -80,7 +80,8 @@ class Splitter(Strategy):
         own_splitters, splitters = transport.lay(buffers, to.rows, shape.splitters)
         own_windows, windows = transport.lay(buffers, to.rows, shape.window)
         answers = transport.answers(tuple(buffers), to.rows)
-        run[to.rows :].fill_(PAD)
+        if transport.padded(to.rows) > to.rows:
+            run[to.rows :].fill_(PAD)
 
         kernels.copy_splitters(own_splitters, run, shape.block)
         transport.collect(splitters, own_splitters)
@@ -91,4 +92,4 @@ class Splitter(Strategy):
         kernels.close_windows(splitters, windows, answers.given, transport.only, shape, opened)
 
         verdicts = transport.deliver(answers)
-        kernels.emit_own(run[: to.rows], verdicts[: to.rows], to)
+        kernels.emit_own(first(run, to.rows), first(verdicts, to.rows), to)

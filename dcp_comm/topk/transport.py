@@ -20,15 +20,26 @@ import torch
 from torch import Tensor
 
 from dcp_comm.communicator import Communicator
+from dcp_comm.errors import DcpCommError
 from dcp_comm.specs import BufferSpec
 
 
 def cut(buffer: Tensor, *shape: int) -> Tensor:
     """Return a buffer's first elements, so that a short chunk is contiguous too."""
-    return buffer.view(-1)[: math.prod(shape)].view(shape)
+    # A view holds the host for about as long as a kernel's launch: at most one.
+    if buffer.shape == shape:
+        return buffer
+    if math.prod(shape) > buffer.numel():
+        raise DcpCommError(f"{shape} does not fit into a buffer of {tuple(buffer.shape)}")
+    return buffer.as_strided(shape, [math.prod(shape[at + 1 :]) for at in range(len(shape))])
 
 
-@dataclass(frozen=True, eq=False)
+def first(tensor: Tensor, rows: int) -> Tensor:
+    """Return a tensor's first rows; the tensor itself where it has no more."""
+    return tensor if tensor.shape[0] == rows else tensor[:rows]
+
+
+@dataclass(eq=False, slots=True)
 class Answers:
     """One int64 for every row and rank.
 

@@ -1,121 +1,119 @@
-"""``bench fit``: lines through points, links and devices from reports, and ``auto`` judged."""
+"""``bench fit``: links and devices found again from reports, and ``auto`` judged."""
 
 import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dcp_comm.cli import main
-from dcp_comm.cli.bench import fit
-from dcp_comm.cli.bench.fit import behind, fit_device, fit_line, fit_links
-from dcp_comm.kernels.lemma import splitter_shape
-from dcp_comm.topk.cost import Device, Link, schemes
-
-K, RANKS = 2048, 4
-LINK = Link("pynccl graph", 9.0, 250_000.0)
-DEVICE = Device("fitted", kernel_us=4.0, bytes_per_us=2e6, sort_us=6.0, keys_per_us=90_000.0)
-ROWS = (1, 32, 128, 1024, 8192)
-
-
-def subject(rows: int) -> dict[str, Any]:
-    return {"kind": "random", "rows": rows, "length": 1 << 17, "k": K, "ranks": RANKS}
-
-
-def collective(nbytes: int, link: Link, mode: str = "graph") -> dict[str, Any]:
-    """As ``bench collectives`` tells it, on a link that is exactly a line."""
-    received = nbytes * (RANKS - 1) / RANKS
-    us = link.latency_us + received / link.bytes_per_us
-    algbw = nbytes / us / 1e3
-    busbw = algbw * (RANKS - 1) / RANKS
-    names = {"backend": "pynccl", "mode": mode, "size": nbytes}
-    return {**names, "time": us, "algbw": algbw, "busbw": busbw}
-
-
-def stage(name: str, rows: int, us: float) -> dict[str, Any]:
-    return {"stage": name, "subject": subject(rows), "timing": {"us": us}}
-
-
-def stages() -> list[dict[str, Any]]:
-    """Of a device that is exactly as modelled."""
-    touched = {each.name: each for each in found_schemes()}["gather"].touched_row
-    sort = [(n, DEVICE.sort_us + n * K / DEVICE.keys_per_us) for n in ROWS]
-    select = [(n, DEVICE.kernel_us + n * touched / DEVICE.bytes_per_us) for n in ROWS]
-    return [
-        *(stage(fit.SORT, rows, us) for rows, us in sort),
-        *(stage(fit.SELECT, rows, us) for rows, us in select),
-        stage("another", 1, 1e9),
-    ]
-
-
-def found_schemes() -> Any:
-    return schemes(K, RANKS, splitter_shape(K, RANKS), "local")
-
-
-def merge(route: str, rows: int, us: float, **changes: Any) -> dict[str, Any]:
-    place = {"output": "local", "mode": "graph", "backend": "pynccl", "pieces": 1}
-    told = {"route": route, "why": "asked for", "subject": subject(rows), "timing": {"us": us}}
-    return {**told, **place, **changes}
-
-
-def merges() -> list[dict[str, Any]]:
-    """As the model has them, and ``auto`` as the best of them."""
-    told = []
-    for rows in ROWS:
-        times = {}
-        for scheme in found_schemes():
-            chunk = min(rows, scheme.chunk_rows)
-            local = scheme.local_us(rows, DEVICE, chunk)
-            times[scheme.name] = scheme.exchange_us(rows, LINK, chunk) + local
-        vllm = times.pop("vllm")
-        told += [merge(name, rows, us) for name, us in times.items()]
-        told.append(merge("auto", rows, min(times.values())))
-        told.append(merge("seed, unchunked", rows, vllm, why=""))
-    return told
+from dcp_comm.cli.bench import judging, model, pasting
+from dcp_comm.cli.bench.model import Fitted, fit, link_name, ranks_of
+from dcp_comm.topk import measured
+from dcp_comm.topk.rates import Device, Link, Pace
+from tests.cli.fit_cases import (
+    DEVICE,
+    EAGER,
+    LINK,
+    MACHINE,
+    collective,
+    merge,
+    merges,
+    report,
+    schemes_of,
+    stages,
+)
 
 
 def written(path: Path, **changes: Any) -> str:
-    report = {
-        "schema": 1,
-        "collectives": [collective(1 << bit, LINK) for bit in range(10, 28, 2)],
-        "stages": stages(),
-        "merges": merges(),
-        **changes,
-    }
-    path.write_text(json.dumps(report))
+    path.write_text(json.dumps(report(**changes)))
     return str(path)
 
 
-def test_a_line_is_found_and_never_starts_below_0() -> None:
-    line = fit_line([(x, 5 + x / 4) for x in (0.0, 8.0, 1e6)])
-    assert line.start == pytest.approx(5)
-    assert line.rate == pytest.approx(4)
-    assert max(map(abs, line.errors)) < 1e-9
-    below = fit_line([(10.0, 1.0), (20.0, 4.0)])
-    assert below.start == 0
-    assert 1 / below.rate == pytest.approx((10 / 1 + 20 / 4) / (10**2 / 1 + 20**2 / 4**2))
+def no_misses(_: Fitted) -> int:
+    return 0
 
 
-def test_errors_are_relative_so_that_small_sizes_count() -> None:
-    """One point in a thousand times the others' time does not drown them."""
-    line = fit_line([(1.0, 10.0), (2.0, 10.0), (1e6, 1.2e4)])
-    assert line.start == pytest.approx(10, rel=0.05)
+def figures(of: Link | Device) -> Iterator[tuple[str, float]]:
+    for name, value in vars(of).items():
+        if isinstance(value, Pace):
+            yield from ((f"{name}.{part}", number) for part, number in vars(value).items())
+        elif name != "name":
+            yield name, value
+
+
+def assert_near(found: Link | Device, wanted: Link | Device) -> None:
+    """Every figure, to the last but one that is printed."""
+    assert dict(figures(found)) == pytest.approx(dict(figures(wanted)), rel=1e-3, abs=0.02)
 
 
 def test_links_and_devices_are_found_again() -> None:
-    slow = Link("slow", 40.0, 1000.0)
-    told = [collective(1 << bit, LINK) for bit in range(10, 24)]
-    told += [collective(1 << bit, slow, "eager") for bit in range(10, 24)]
-    lines = fit_links(told)
-    for mode, link in (("graph", LINK), ("eager", slow)):
-        line = lines["pynccl", mode]
-        assert (line.start, line.rate) == pytest.approx((link.latency_us, link.bytes_per_us))
-    found = fit_device(stages())
-    assert found is not None
-    sort, select = found
-    assert (sort.start, sort.rate) == pytest.approx((DEVICE.sort_us, DEVICE.keys_per_us))
-    assert (select.start, select.rate) == pytest.approx((DEVICE.kernel_us, DEVICE.bytes_per_us))
-    assert fit_device(stages()[:1]) is None
+    """From everything together, and from merges between ranks without stages."""
+    told = report()
+    told["collectives"] += [collective(1 << bit, EAGER, "eager") for bit in range(10, 28)]
+    found = fit([told], no_misses)
+    assert found.device is not None
+    assert_near(found.device, DEVICE)
+    assert_near(found.links["p2p-4"], LINK)
+    assert found.links["p2p-4-eager"] == EAGER
+    found = fit([report(stages=[])], no_misses)
+    assert found.device is not None
+    for each in schemes_of("local").values():
+        link, chunk = found.links["p2p-4"], each.chunk_rows
+        us = each.merge_us(5000, link, found.device, chunk)
+        assert us == pytest.approx(each.merge_us(5000, LINK, DEVICE, chunk), rel=1e-3)
+
+
+def test_what_is_straight_stays_so() -> None:
+    straight = Link("p2p-4", 12.0, 200_000.0)
+    collectives = [collective(1 << bit, straight) for bit in range(10, 28)]
+    found = fit([report(collectives=collectives, stages=[], merges=[])], no_misses)
+    assert found.device is None
+    assert found.links == {"p2p-4": straight}
+
+
+def test_stages_alone_tell_of_a_device_and_of_no_link() -> None:
+    found = fit([report(collectives=[], merges=[])], no_misses)
+    assert not found.links
+    assert found.device is not None
+    assert_near(found.device, DEVICE)
+    only = [each for each in stages() if each["stage"] in model.STAGES]
+    assert fit([report(collectives=[], merges=[], stages=only)], no_misses).device is None
+
+
+def test_errors_are_relative_and_nothing_is_below_0() -> None:
+    """A large time counts less than a small one, and what would start below 0 starts there."""
+
+    def line(*points: tuple[int, float]) -> Link:
+        told = [collective(size, LINK, time=us) for size, us in points]
+        return fit([report(collectives=told, stages=[], merges=[])], no_misses).links["p2p-4"]
+
+    assert line((1000, 10.0), (1000, 30.0)).us(750) == pytest.approx(12, abs=0.01)
+    below = line((10_000, 1.0), (20_000, 4.0))
+    assert (below.latency_us, below.bulk_latency_us) == (0.0, math.inf)
+
+
+def test_the_bend_by_which_auto_is_right_comes_first() -> None:
+    """Then that of the least errors."""
+    straight = fit([report()], lambda found: int(found.links["p2p-4"].bulk_latency_us < math.inf))
+    assert straight.links["p2p-4"].bulk_latency_us == math.inf
+    assert fit([report()], no_misses).links["p2p-4"].bulk_latency_us < math.inf
+
+
+def test_links_are_named_by_what_they_are() -> None:
+    told = report()
+    assert link_name(told, 4, "pynccl", "graph") == "p2p-4"
+    assert link_name(told, 8, "pynccl", "eager") == "p2p-8-eager"
+    assert link_name(told, 2, "cupy", "eager") == "p2p-2-eager cupy"
+    assert [ranks_of(name) for name in ("p2p-4", "no-p2p-16-eager", "cpu-2 torch")] == [4, 16, 2]
+    through_host = {**MACHINE, "environment": {"NCCL_P2P_DISABLE": "1"}}
+    assert link_name(report(machine=through_host), 2, "pynccl", "graph") == "no-p2p-2"
+    cpu = {**MACHINE, "cuda": "", "environment": {}}
+    assert link_name(report(machine=cpu), 2, "pynccl", "eager") == "cpu-2"
 
 
 def test_auto_is_compared_with_the_best_of_the_same_place_alone() -> None:
@@ -130,43 +128,113 @@ def test_auto_is_compared_with_the_best_of_the_same_place_alone() -> None:
         merge("gather", 32, 2.0, output="global"),
         merge("auto", 32, 2.0, output="slots"),
     ]
-    ((auto, ratio, best),) = behind(told)
-    assert auto is told[2]
-    assert ratio == pytest.approx(1.25)
-    assert best == "splitter"
+    (verdict,) = judging.measured(told)
+    assert verdict.taken is told[2]
+    assert verdict.best is told[1]
+    assert verdict.ratio == pytest.approx(1.25)
+    assert verdict.late
 
 
-def test_the_command_prints_what_cost_has(
+def test_a_model_is_judged_by_what_its_choice_was_measured_to_take() -> None:
+    told = [merge("gather", 32, 50.0), merge("splitter", 32, 40.0), merge("auto", 32, 1.0)]
+    modelled = {"gather": 1.0, "splitter": 2.0}
+    (verdict,) = judging.chosen(told, lambda each: modelled[each["route"]])
+    assert (verdict.taken, verdict.best) == (told[0], told[1])
+
+
+def test_the_command_prints_what_the_package_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Python that makes the same tables, errors, and the three ways to judge ``auto``."""
     assert main(["bench", "fit", written(tmp_path / "a.json")]) == 0
-    link, device, model, auto = capsys.readouterr().out.strip().split("\n\n")
-    assert link == f"{LINK!r}  # off by 0% in the middle, 0% at most"
-    assert device.startswith(f"{DEVICE!r}  # sort: off by 0%")
-    assert model == "model against 20 merges: off by 0% in the middle, 0% at most"
-    assert auto == "auto is within 10% of the best in 5 of 5 cases"
+    tables, errors, *verdicts = capsys.readouterr().out.strip().split("\n\n")
+    assert tables.splitlines()[0] == "# device H200, driver 1.2, torch 2, nccl 2.28"
+    names: dict[str, Any] = {"Device": Device, "Link": Link, "Pace": Pace}
+    exec(tables, names)
+    assert_near(names["GPU"], DEVICE)
+    assert_near(names["P2P"][4], LINK)
+    assert [line.split(":")[-1] for line in errors.splitlines()] == [
+        " off by 0% in the middle, 0% at most"
+    ] * 3
+    assert "model against 30 merges over p2p-4" in errors
+    said = "is within 10% of the best in 10 of 10 cases"
+    assert verdicts[0] == f"graph: auto, as it was measured, {said}"
+    assert verdicts[1].startswith("graph: auto, by the package's tables, is within 10% of")
+    assert verdicts[2] == f"graph: auto, by these, {said}"
 
 
-def test_reports_of_several_machines_go_together(
+def test_the_packages_tables_are_printed_as_they_stand() -> None:
+    """So that pasting changes figures alone."""
+    source = Path(measured.__file__).read_text()
+    for link in (*measured.P2P.values(), *measured.NO_P2P.values(), *measured.EAGER):
+        assert f"{pasting.constructor(link)},\n" in source
+    printed = pasting.tables(Fitted({}, measured.GPU, {}), [])
+    assert printed.startswith("GPU = Device(\n")
+    assert printed in source
+
+
+def test_eager_calls_of_a_gpu_count_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are the host's time: stated as such, and no part of the fit."""
+    eager = [
+        {**each, "mode": "eager", "timing": {"us": 1000.0 + 100 * (each["route"] == "auto")}}
+        for each in merges()
+    ]
+    told = {"merges": merges() + eager, "collectives": report()["collectives"]}
+    told["collectives"] += [collective(1 << bit, EAGER, "eager") for bit in range(10, 28)]
+    assert main(["bench", "fit", written(tmp_path / "a.json", **told)]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "eager gather over p2p-4-eager, up to 128 rows, which is the host's time: 1000 us" in said
+    )
+    assert "model against 20 merges over p2p-4: off by 0%" in said
+    assert "eager: auto, as it was measured, is within 10% of the best in 5 of 5 cases" in said
+    assert "graph: auto, as it was measured, is within 10% of the best in 5 of 5 cases" in said
+    assert "EAGER = (\n    Link(" in said
+
+
+def test_reports_of_one_machine_go_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Stages of one device, collectives and merges of a launch; each may be missing."""
     one = written(tmp_path / "a.json", merges=[], collectives=[])
     other = written(tmp_path / "b.json", stages=[])
     assert main(["bench", "fit", one, other]) == 0
-    assert "0% at most" in capsys.readouterr().out
+    assert "stages: off by 0%" in capsys.readouterr().out
     assert main(["bench", "fit", one]) == 0
     assert "Link" not in capsys.readouterr().out
-    assert main(["bench", "fit", other]) == 0
-    assert "model against 20 merges" in capsys.readouterr().out
+    machine = {**MACHINE, "device": "B200", "environment": {}}
+    assert main(["bench", "fit", one, written(tmp_path / "c.json", machine=machine)]) == 2
+    assert "reports of B200 and H200. Fit one after the other" in capsys.readouterr().err
+
+
+def test_places_of_two_reports_are_not_mixed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same rows with and without peer-to-peer are two cases, over links of their own."""
+    slow = replace(LINK, name="no-p2p-4", latency_us=15.0, bytes_per_us=20_000.0)
+    slow = replace(slow, bulk_bytes_per_us=25_000.0)
+    machine = {**MACHINE, "environment": {"NCCL_P2P_DISABLE": "1"}}
+    told = {
+        "machine": machine,
+        "collectives": [collective(1 << bit, slow) for bit in range(10, 28, 2)],
+        "merges": merges(link=slow),
+    }
+    paths = [written(tmp_path / "a.json"), written(tmp_path / "b.json", **told)]
+    assert main(["bench", "fit", *paths]) == 0
+    said = capsys.readouterr().out
+    assert "NO_P2P = {\n    4: Link(" in said
+    assert "graph: auto, by these, is within 10% of the best in 15 of 15 cases" in said
 
 
 def test_an_auto_that_is_behind_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    slow = [merge("gather", 7, 10.0), merge("auto", 7, 11.5)]
-    assert main(["bench", "fit", written(tmp_path / "a.json", merges=merges() + slow)]) == 1
+    slow = [merge("gather", 7, 10.0), merge("auto", 7, 11.5)]  # far from what the model has
+    told = merges() + merges("global") + slow
+    assert main(["bench", "fit", written(tmp_path / "a.json", merges=told)]) == 1
     said = capsys.readouterr().out
-    assert "within 10% of the best in 5 of 6 cases, and behind in" in said
-    assert said.splitlines()[-1].split()[-4:] == ["11.5", "gather", "1.15", "x"]
+    assert "measured, is within 10% of the best in 10 of 11 cases, and behind in" in said
+    assert re.search(r"11\.5 +auto +gather +1\.15 x", said)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": 0}', None])

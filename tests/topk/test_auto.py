@@ -5,18 +5,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from dcp_comm.communicator import Communicator
-from dcp_comm.errors import CommMismatch
+from dcp_comm.errors import CommArgumentError, CommMismatch
 from dcp_comm.kernels.lemma import splitter_shape
 from dcp_comm.kernels.torch_primitives import TorchPrimitives
 from dcp_comm.sharding import Shard
 from dcp_comm.testing import run_ranks
-from dcp_comm.topk import choice
+from dcp_comm.topk import measured
 from dcp_comm.topk.choice import Choice
-from dcp_comm.topk.cost import H200, LINKS, Link, Scheme, schemes
+from dcp_comm.topk.cost import Scheme, schemes
+from dcp_comm.topk.measured import CPU, GPU, NAMED, NO_P2P, P2P, link_between
 from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.topk.options import MergeOptions
+from dcp_comm.topk.rates import LINKS, Link
 from dcp_comm.topk.strategy import Problem
 from tests.topk.cases import Case, Outcome, check_outcomes, columns_of, feed, poisoned
 from tests.topk.scores import drawn, drawn_lengths
@@ -43,7 +46,8 @@ def chosen(
 
     def fn(comm: Communicator) -> Choice:
         problem = Problem(comm, k, TorchPrimitives(), output, "score", Shard(comm.rank, size), True)
-        given, over = options or MergeOptions(), link if isinstance(link, Link) else LINKS[link]
+        given = replace(options or MergeOptions(), device=GPU)
+        over = link if isinstance(link, Link) else NAMED[link]
         return Choice(problem, max_rows, "auto", chunk_rows, given, over)
 
     return run_ranks(fn, size)[0]
@@ -51,11 +55,10 @@ def chosen(
 
 def modelled(scheme: Scheme, rows: int, link: str) -> float:
     """Microseconds of exchange, sorting and selection."""
-    local = scheme.local_us(rows, chunk_rows=scheme.chunk_rows)
-    return scheme.exchange_us(rows, LINKS[link], scheme.chunk_rows) + local
+    return scheme.merge_us(rows, NAMED[link], GPU, scheme.chunk_rows)
 
 
-@pytest.mark.parametrize("link", list(LINKS))
+@pytest.mark.parametrize("link", list(NAMED))
 @pytest.mark.parametrize("output", list(NAMES))
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
 def test_the_fastest_merges(size: int, output: str, link: str) -> None:
@@ -72,16 +75,31 @@ def test_the_fastest_merges(size: int, output: str, link: str) -> None:
         assert modelled(taken, rows, link) <= 1.15 * best
 
 
-@pytest.mark.parametrize(
-    ("size", "link", "crossover"),
-    [(2, "nvlink", 550), (4, "nvlink", 190), (8, "nvlink", 85), (2, "pcie", 57), (8, "pcie", 8)],
-)
-def test_few_rows_are_gathered(size: int, link: str, crossover: int) -> None:
-    """Up to about the crossover, sorting and selection included, where the splitter takes over."""
-    few, many = chosen(size, "local", link).plans[:2]
+@pytest.mark.parametrize(("link", "least", "most"), [(P2P[2], 32, 127), (NO_P2P[2], 8, 31)])
+def test_few_rows_are_gathered(link: Link, least: int, most: int) -> None:
+    """The splitter takes over between the two numbers of rows between which it was measured to."""
+    few, many = chosen(2, "local", link).plans[:2]
     assert few.scheme.name == "gather"
-    assert few.most_rows == pytest.approx(crossover, rel=0.1)
+    assert least <= few.most_rows <= most
     assert many.scheme.name == "splitter"
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_slower_links_and_more_ranks_gather_fewer_rows(size: int) -> None:
+    gathered = [chosen(size, "local", link).plans[0].most_rows for link in LINKS]
+    assert gathered == sorted(gathered, reverse=True)
+    assert gathered[0] < chosen(size // 2, "local", "nvlink").plans[0].most_rows
+
+
+def test_the_link_that_is_not_named() -> None:
+    """Between GPUs what was measured in the next larger group, as NCCL is told to go."""
+    gpu, through_host = torch.device("cuda"), {"NCCL_P2P_DISABLE": "1"}
+    assert [link_between(gpu, size, {}) for size in (1, 2)] == [P2P[2]] * 2
+    assert [link_between(gpu, size, {}) for size in (8, 72)] == [P2P.get(8, LINKS["nvlink"])] * 2
+    assert link_between(gpu, 2, through_host) is NO_P2P[2]
+    assert link_between(gpu, 72, through_host) is NO_P2P[max(NO_P2P)]
+    assert link_between(gpu, 2, {"NCCL_P2P_DISABLE": "0"}) is P2P[2]
+    assert link_between(torch.device("cpu"), 2, through_host) is LINKS["network"]
 
 
 @pytest.mark.parametrize("output", ["global", "local"])
@@ -102,30 +120,33 @@ def test_the_plan_of_some_rows_does_not_depend_on_the_most(size: int, output: st
 
 def test_options_narrow_the_choice() -> None:
     """A transport excludes the other, a block moves the crossover, chunks bound every plan."""
-    names = [plan.scheme.name for plan in chosen(8, "local").plans]
-    assert names == ["gather", "splitter", "splitter/owner"]
-    for transport, last in (("all", "splitter"), ("owner", "splitter/owner")):
-        plans = chosen(8, "local", options=MergeOptions(transport)).plans
-        assert plans[-1].scheme.name == last
-        assert {"splitter", "splitter/owner"} & {plan.scheme.name for plan in plans} == {last}
-    wide = chosen(8, "local", options=MergeOptions(block=512))
-    assert wide.plans[0].most_rows > chosen(8, "local").plans[0].most_rows
-    assert {plan.chunk_rows for plan in chosen(8, "local", chunk_rows=64).plans} == {64}
+    for transport, other in (("all", "splitter/owner"), ("owner", "splitter")):
+        plans = chosen(4, "local", "pcie", options=MergeOptions(transport)).plans
+        names = [plan.scheme.name for plan in chosen(4, "local", "pcie").plans]
+        assert other in names
+        assert other not in {plan.scheme.name for plan in plans}
+    wide = chosen(2, "local", options=MergeOptions(block=512))
+    assert wide.plans[0].most_rows > chosen(2, "local").plans[0].most_rows
+    plans = chosen(8, "local", chunk_rows=64).plans
+    assert all(plan.chunk_rows == min(64, plan.most_rows) for plan in plans)
 
 
 def test_it_says_why() -> None:
     """A line a plan, with the numbers that decided."""
 
     def fn(comm: Communicator) -> tuple[str, str]:
-        auto = TopKMerge(comm, K, 8192, output="local", link="nvlink")
+        options = MergeOptions(device=GPU)
+        auto = TopKMerge(comm, K, 8192, output="local", link="nvlink", options=options)
         return auto.explain(), TopKMerge(comm, K, 8192, strategy="owner").explain()
 
-    auto, owner = run_ranks(fn, 4)[0]
+    auto, owner = run_ranks(fn, 2)[0]
     few, many, arithmetic = auto.splitlines()
     assert arithmetic.startswith("arithmetic by torch (")
-    assert few.startswith("gather (chosen by the model of costs) up to 193 rows: 1 exchanges")
+    most = chosen(2, "local").plans[0].most_rows
+    assert few.startswith(f"gather (chosen by the model of costs) up to {most} rows: 1 exchanges")
     assert many.startswith("splitter (chosen by the model of costs) up to 8192 rows: 2 exchanges")
-    assert "3840 bytes received a row, 44056576 bytes of scratch; the model over nvlink" in many
+    assert f"768 bytes received a row, {2048 * 17928} bytes of scratch" in many
+    assert f"; the model over nvlink and {GPU.name} for 8192 rows: " in many
     times = dict(re.findall(r"(\S+) (\d+) us", many.split("rows:")[-1]))
     assert set(times) == NAMES["local"]
     assert min(times, key=lambda name: int(times[name])) == "splitter"
@@ -146,7 +167,8 @@ def test_either_side_of_every_crossover_in_the_same_memory(output: str) -> None:
         cases.append(Case(scores, lengths, size, k, output=output))
 
     def fn(comm: Communicator) -> list[tuple[Outcome, set[str]]]:
-        merge = TopKMerge(comm, k, max_rows, output=output, link=SLOW)
+        options = MergeOptions(device=GPU)
+        merge = TopKMerge(comm, k, max_rows, output=output, link=SLOW, options=options)
         scratch = [poisoned(spec, 0xA5) for spec in merge.specs()]
         outcomes = []
         for case in cases:
@@ -182,24 +204,38 @@ def test_ranks_that_believe_in_different_links(
     run_ranks(fn, 2)
 
 
-@pytest.mark.parametrize("table", ["LINKS", "H200"])
+@pytest.mark.parametrize("table", ["NAMED", "GPU", "CPU"])
 def test_the_table_of_costs_is_agreed_on(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its digest changes with any figure in it."""
     found = chosen(2, "global")
     before = found.agreed
     changed = {
-        "LINKS": {**LINKS, "pcie": replace(LINKS["pcie"], latency_us=1.0)},
-        "H200": replace(H200, sort_us=1.0),
+        "NAMED": {**NAMED, "pcie": replace(NAMED["pcie"], latency_us=1.0)},
+        "GPU": replace(GPU, emit=replace(GPU.emit, start_us=1.0)),
+        "CPU": replace(CPU, pack=replace(CPU.pack, keys_per_us=1.0)),
     }
-    monkeypatch.setattr(choice, table, changed[table])
+    monkeypatch.setattr(measured, table, changed[table])
     assert {name for name, value in found.agreed.items() if value != before[name]} == {"costs"}
+
+
+def test_ranks_that_believe_in_different_devices() -> None:
+    """By any figure, whatever the name; and what is no device is refused."""
+
+    def fn(comm: Communicator) -> None:
+        own = replace(GPU, emit=replace(GPU.emit, start_us=float(comm.rank)))
+        with pytest.raises(CommMismatch, match="device"):
+            TopKMerge(comm, K, 8, options=MergeOptions(device=own)).prepare()
+
+    run_ranks(fn, 2)
+    with pytest.raises(CommArgumentError, match=r"device.*: got 'H200', need a Device or None"):
+        MergeOptions(device="H200")  # type: ignore[arg-type]
 
 
 def test_what_is_agreed_on_fits_one_record() -> None:
     """With every option set and every plan in use."""
 
     def fn(comm: Communicator) -> None:
-        options = MergeOptions("owner", 1000, 1000)
+        options = MergeOptions("owner", 1000, 1000, GPU)
         link = Link("a link with a long name", 1.234567890123e-05, 1.234567890123e15)
         for each in (options, None):
             TopKMerge(comm, 2**20, 2**20, 10**6, output="slots", options=each, link=link).prepare()

@@ -1,7 +1,6 @@
 """The formulas against the published tables, the library's own buffers, and the ledger."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,11 +10,12 @@ from hypothesis import strategies as st
 from dcp_comm.communicator import Communicator
 from dcp_comm.kernels.lemma import best_block, splitter_shape
 from dcp_comm.testing import run_ranks
-from dcp_comm.topk import cost
 from dcp_comm.topk.choice import STRATEGIES
-from dcp_comm.topk.cost import LINKS, Link, Scheme, schemes
+from dcp_comm.topk.cost import Scheme, schemes
+from dcp_comm.topk.measured import GPU, NO_P2P, P2P
 from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.topk.options import MergeOptions
+from dcp_comm.topk.rates import LINKS, STEPS, Link
 
 SIZES = (2, 4, 8)
 NVLINK, PCIE, NETWORK = LINKS["nvlink"], LINKS["pcie"], LINKS["network"]
@@ -113,26 +113,52 @@ def test_crossover_of_gather_and_splitter(
         assert crossover == pytest.approx(expected, rel=0.02, abs=1)
 
 
-def test_local_work_is_as_measured() -> None:
-    selection = replace(scheme("gather", 4), sorted_row=0)
-    assert selection.local_us(8192) == pytest.approx(354, rel=0.02)
-    assert selection.local_us(1024) == pytest.approx(59, rel=0.02)
-    sort = replace(scheme("gather", 4), kernels=0, touched_row=0)
-    assert sort.local_us(8192) == pytest.approx(318, rel=0.02)
-    assert sort.local_us(1024) == pytest.approx(47, rel=0.02)
-    assert scheme("vllm", 4).local_us(8192) == pytest.approx(213 + 396 + 480, rel=0.06)
+def test_the_published_merge_is_as_fast_as_published() -> None:
+    """Its kernels, and all of it between two GPUs, with every row in one chunk."""
+    assert scheme("vllm", 4).local_us(8192, GPU) == pytest.approx(213 + 396 + 480, rel=0.06)
+    assert scheme("vllm", 2).merge_us(8192, NVLINK, GPU) == pytest.approx(1225, rel=0.1)
 
 
-def test_whole_merges_are_near_what_was_measured() -> None:
-    vllm, splitter = scheme("vllm", 2), scheme("splitter", 2)
-    assert vllm.exchange_us(8192, NVLINK) + vllm.local_us(8192) == pytest.approx(1225, rel=0.1)
-    assert 300 <= splitter.exchange_us(8192, NVLINK) + splitter.local_us(8192) <= 460
+@pytest.mark.parametrize(
+    ("name", "output", "link", "rows", "us"),
+    [
+        ("gather", "global", P2P[2], 1, 25),
+        ("gather", "local", P2P[2], 32, 30),
+        ("gather", "local", P2P[2], 1024, 174),
+        ("owner", "global", P2P[2], 1024, 184),
+        ("splitter", "local", P2P[2], 1, 38),
+        ("splitter", "local", P2P[2], 128, 42),
+        ("splitter", "local", P2P[2], 8192, 511),
+        ("gather", "global", NO_P2P[2], 1024, 787),
+        ("owner", "global", NO_P2P[2], 8192, 5217),
+        ("splitter/owner", "local", NO_P2P[2], 1024, 157),
+    ],
+)
+def test_whole_merges_are_near_what_was_measured(
+    name: str, output: str, link: Link, rows: int, us: int
+) -> None:
+    """Two GPUs, random scores, replayed from CUDA graphs, with and without peer-to-peer."""
+    modelled = scheme(name, 2, output=output)
+    chunk = min(rows, modelled.chunk_rows)
+    assert modelled.merge_us(rows, link, GPU, chunk) == pytest.approx(us, rel=0.25)
 
 
-def test_chunks_repeat_the_kernels_and_not_the_work() -> None:
+def test_chunks_repeat_the_starts_and_not_the_work() -> None:
     owner = scheme("owner", 4)
-    again = 7 * (owner.kernels * cost.H200.kernel_us + cost.H200.sort_us)
-    assert owner.local_us(8192, chunk_rows=1024) == pytest.approx(owner.local_us(8192) + again)
+    again = 7 * sum(getattr(GPU, step).start_us for step in owner.steps)
+    once = owner.local_us(8192, GPU)
+    assert owner.local_us(8192, GPU, chunk_rows=1024) == pytest.approx(once + again)
+
+
+def test_owners_select_their_share_of_the_rows_and_emit_all() -> None:
+    done = {step: (starts, keys) for step, starts, keys in scheme("owner", 4).done(10, 8)}
+    assert done == {"pack": (2, 10 * 2048), "select": (2, 3 * 2048), "emit": (2, 10 * 2048)}
+
+
+def test_large_messages_take_the_way_that_is_faster() -> None:
+    link = Link("two ways", 10.0, 1.0, 50.0, 5.0)
+    assert [link.us(nbytes) for nbytes in (0, 50, 100)] == [10.0, 60.0, 70.0]
+    assert Link("one way", 10.0, 1.0).us(10**6) == pytest.approx(10**6 + 10)
 
 
 def test_default_blocks() -> None:
@@ -184,8 +210,10 @@ def test_one_rank_moves_nothing() -> None:
 
 
 def test_every_strategy_has_a_cost() -> None:
-    known = {each.strategy for each in schemes(2048, 4, splitter_shape(2048, 4))}
-    assert set(STRATEGIES) == known - {""}
+    known = schemes(2048, 4, splitter_shape(2048, 4))
+    assert set(STRATEGIES) == {each.strategy for each in known} - {""}
+    narrow = schemes(2048, 4, splitter_shape(2048, 4), "local")
+    assert {step for each in (*known, *narrow) for step in each.steps} == {*STEPS}
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

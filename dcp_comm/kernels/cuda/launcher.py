@@ -73,9 +73,11 @@ class CudaLauncher:
                 old.
             DcpCommError: The driver refuses the launch, or the compiler a source.
         """
-        if kernel not in self._kernels:
+        known = self._kernels.get(kernel)
+        if known is None:
             self.load(kernel)
-        function, form, parameters = self._kernels[kernel]
+            known = self._kernels[kernel]
+        function, form, parameters = known
         if len(args) != parameters:
             need = f"{parameters} of them"
             raise CommArgumentError(refusal("launch", f"arguments of {kernel}", len(args), need))

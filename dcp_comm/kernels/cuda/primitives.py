@@ -5,7 +5,6 @@ its inputs alone, not on the order in which threads run: keys are distinct, and 
 (ids repeated in a list), positions decide.
 """
 
-from collections.abc import Iterator
 from functools import cache
 
 from torch import Tensor
@@ -246,8 +245,8 @@ def _divisor(number: int) -> tuple[int, int]:
 _NO_TABLE = (0,) * 8
 
 
-def _sizes(size: int, shape: SplitterShape) -> Iterator[int]:
-    yield from (size, shape.k, shape.block, shape.splitters, shape.settled, shape.window)
+def _sizes(size: int, shape: SplitterShape) -> tuple[int, ...]:
+    return size, shape.k, shape.block, shape.splitters, shape.settled, shape.window
 
 
 @cache
@@ -274,10 +273,10 @@ def _most(shard: Shard) -> int:
 
 
 def _emission(to: Emission) -> tuple[int, ...]:
-    columns = (to.ids, to.counts, to.certified, to.uncertified)
-    ids, *others = (column.data_ptr() for column in columns)
+    ids, counts, certified = to.ids, to.counts.data_ptr(), to.certified.data_ptr()
+    where = (ids.data_ptr(), ids.stride(0), counts, certified, to.uncertified.data_ptr())
     shard = _GLOBAL if to.shard is None else (1, *_shard(to.shard))
-    return ids, to.ids.stride(0), *others, int(to.by_position), *shard, *_table(to)
+    return *where, int(to.by_position), *shard, *_table(to)
 
 
 def _table(to: Emission) -> tuple[int, ...]:
