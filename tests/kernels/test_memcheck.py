@@ -22,9 +22,13 @@ pytestmark = [
 ]
 
 
-def errors(*arguments: str) -> int:
-    """How many memcheck counted."""
-    command = (TOOL, "--tool", "memcheck", sys.executable, "-m", "tests.kernels.memcheck")
+def errors(*arguments: str) -> list[str]:
+    """What memcheck says of each wrong access.
+
+    Answers of the driver are no accesses: bindings look for functions that it has not.
+    """
+    checked = (TOOL, "--tool", "memcheck", "--report-api-errors", "no", "--print-limit", "20")
+    command = (*checked, sys.executable, "-m", "tests.kernels.memcheck")
     done = subprocess.run(
         [*command, *arguments],
         cwd=ROOT,
@@ -33,16 +37,18 @@ def errors(*arguments: str) -> int:
         text=True,
         check=False,
     )
+    said = done.stdout[-4000:] + done.stderr[-2000:]
     told = re.findall(r"ERROR SUMMARY: (\d+) error", done.stdout)
-    assert told, done.stdout[-2000:] + done.stderr[-2000:]
-    if not arguments:
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return int(told[-1])
+    assert told, said
+    assert arguments or done.returncode == 0, said
+    found = re.findall(r"^=+ (Invalid .*(?:\n=+ {5}.*)*)", done.stdout, re.MULTILINE)
+    assert len(found) == min(int(told[-1]), 20), said
+    return found
 
 
 def test_kernels_touch_no_memory_but_their_own() -> None:
-    assert errors() == 0
+    assert errors() == []
 
 
 def test_reading_behind_a_tensor_is_seen() -> None:
-    assert errors("wrong") > 0
+    assert any("pack_512" in each for each in errors("wrong"))

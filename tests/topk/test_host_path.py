@@ -1,6 +1,7 @@
 """What one merge by kernels asks of the host: Python calls, which decide how long it holds it."""
 
 import sys
+import threading
 from collections import Counter
 from types import FrameType
 
@@ -35,14 +36,17 @@ class Silent:
 
 def counted(strategy: str, transport: str | None) -> tuple[int, int]:
     """Calls of functions of the merge and its kernels, once warm; and launches."""
+    launchers = threading.local()  # ranks are threads
+
+    def kernels(_: torch.device, k: int, size: int, __: int | None) -> CudaPrimitives:
+        launchers.own = Silent()
+        return CudaPrimitives(launchers.own, k, size)
 
     def fn(comm: Communicator) -> tuple[int, int]:
-        launcher, calls = Silent(), 0
-        with pytest.MonkeyPatch.context() as patch:
-            kernels = CudaPrimitives(launcher, K, comm.size)
-            patch.setattr(merge, "primitives_for", lambda *_: kernels)
-            options = MergeOptions(transport=transport)
-            op = TopKMerge(comm, K, ROWS, strategy=strategy, output="local", options=options)
+        calls = 0
+        options = MergeOptions(transport=transport)
+        op = TopKMerge(comm, K, ROWS, strategy=strategy, output="local", options=options)
+        launcher = launchers.own
         scratch = [torch.zeros(spec.shape, dtype=spec.dtype) for spec in op.specs()]
         scores, out = torch.zeros(ROWS, K), MergeResult.allocate(ROWS, K, "cpu")
         ids = torch.arange(K, dtype=torch.int32).repeat(ROWS, 1)
@@ -60,7 +64,9 @@ def counted(strategy: str, transport: str | None) -> tuple[int, int]:
             sys.setprofile(None)
         return calls, launcher.launched.total()
 
-    return run_ranks(fn, 2)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge, "primitives_for", kernels)
+        return run_ranks(fn, 2)[0]
 
 
 @pytest.mark.parametrize(
