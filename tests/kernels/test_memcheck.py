@@ -22,33 +22,33 @@ pytestmark = [
 ]
 
 
-def errors(*arguments: str) -> list[str]:
-    """What memcheck says of each wrong access.
+def memcheck(*arguments: str) -> tuple[int, str]:
+    """How many wrong accesses it counted, and what it says of them.
 
-    Answers of the driver are no accesses: bindings look for functions that it has not.
+    Answers of the driver are no accesses: bindings ask for functions that it has not.
     """
     checked = (TOOL, "--tool", "memcheck", "--report-api-errors", "no", "--print-limit", "20")
-    command = (*checked, sys.executable, "-m", "tests.kernels.memcheck")
     done = subprocess.run(
-        [*command, *arguments],
+        [*checked, sys.executable, "-m", "tests.kernels.memcheck", *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
-    said = done.stdout[-4000:] + done.stderr[-2000:]
     told = re.findall(r"ERROR SUMMARY: (\d+) error", done.stdout)
+    said = done.stdout[:4000] + done.stderr[-2000:]
     assert told, said
     assert arguments or done.returncode == 0, said
-    found = re.findall(r"^=+ (Invalid .*(?:\n=+ {5}.*)*)", done.stdout, re.MULTILINE)
-    assert len(found) == min(int(told[-1]), 20), said
-    return found
+    return int(told[-1]), said
 
 
 def test_kernels_touch_no_memory_but_their_own() -> None:
-    assert errors() == []
+    count, said = memcheck()
+    assert count == 0, said
 
 
 def test_reading_behind_a_tensor_is_seen() -> None:
-    assert any("pack_512" in each for each in errors("wrong"))
+    count, said = memcheck("wrong")
+    assert count > 0, said
+    assert "pack_512" in said
