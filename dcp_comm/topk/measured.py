@@ -21,22 +21,22 @@ from dcp_comm.topk.rates import LINKS, Device, Link, Pace
 # device NVIDIA H200, driver 580.159.04, torch 2.11.0+cu130, nccl 2.28.9
 GPU = Device(
     "NVIDIA H200",
-    pack=Pace(7.25, 58_275.1),
-    select=Pace(11.74, 46_577.0),
-    select_own=Pace(12.15, 103_926.6),
-    settle=Pace(3.7, 397_516.4),
-    narrow=Pace(9.69, 243_520.4),
-    emit=Pace(9.31, 349_982.7),
+    pack=Pace(7.07, 60_899.1),
+    select=Pace(8.07, 55_057.7),
+    select_own=Pace(9.36, 120_667.1),
+    settle=Pace(2.05, 713_409.7),
+    narrow=Pace(7.71, 336_356.8),
+    emit=Pace(7.73, 471_158.8),
 )
 P2P = {
-    2: Link("p2p-2", 9.24, 117_646.7, 30.44, 274_600.6),
+    2: Link("p2p-2", 9.37, 105_387.1, 30.67, 266_094.4),
 }
 NO_P2P = {
-    2: Link("no-p2p-2", 11.41, 8_869.0, 20.66, 24_231.2),
+    2: Link("no-p2p-2", 11.47, 8_033.5, 21.55, 23_880.9),
 }
 EAGER = (
-    Link("p2p-2-eager", 46.43, 393_386.9),
-    Link("no-p2p-2-eager", 44.46, 26_492.4),
+    Link("p2p-2-eager", 51.75, 443_576.1),
+    Link("no-p2p-2-eager", 54.01, 28_786.0),
 )
 
 # device x86_64, torch 2.13.0+cpu: one core and its own time, local parts without an exchange
