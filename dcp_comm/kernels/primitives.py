@@ -9,7 +9,7 @@ current stream. Equal inputs give equal bits, whichever way runs them.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -68,6 +68,22 @@ class Emission:
         return self.counts.shape[0]
 
 
+class Splitters(NamedTuple):
+    """Where the splitters of packed runs are written.
+
+    Attributes:
+        keys: int64 (rows, m), contiguous: each ``block``-th key of a run, and its last.
+        block: Keys between two splitters, B.
+    """
+
+    keys: Tensor
+    block: int
+
+    def part(self, rows: slice) -> "Splitters":
+        """Return those of some rows."""
+        return self._replace(keys=self.keys[rows])
+
+
 Opened = tuple[Tensor, Tensor] | None
 """What the splitters told: int64 starts of all windows (p, rows), and x (rows,), the t-th largest
 splitter; None where it is cheaper to search again than to keep it."""
@@ -98,6 +114,7 @@ class Primitives(ABC):
         *,
         shard: Shard,
         mask_neg_inf: bool,
+        splitters: Splitters | None = None,
     ) -> None:
         """Write one rank's candidates as sorted runs.
 
@@ -108,6 +125,7 @@ class Primitives(ABC):
             lengths: Integer (rows,), local lengths: positions at or beyond them are padding.
             shard: What makes local positions global ids.
             mask_neg_inf: Whether -inf is padding too.
+            splitters: Overwritten; None if nobody wants them.
         """
 
     @abstractmethod
@@ -121,6 +139,7 @@ class Primitives(ABC):
         *,
         shard: Shard,
         mask_neg_inf: bool,
+        splitters: Splitters | None = None,
     ) -> None:
         """`pack`, with the scores looked up in logits (rows, width), float of up to 32 bits.
 
@@ -164,10 +183,6 @@ class Primitives(ABC):
             verdicts: int64 (p, rows), overwritten: the length, ``~length`` where the row is not
                 certified.
         """
-
-    @abstractmethod
-    def copy_splitters(self, splitters: Tensor, run: Tensor, block: int) -> None:
-        """Write each ``block``-th key of run (rows, K), and the last, to (rows, m)."""
 
     @abstractmethod
     def open_windows(

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from dcp_comm.kernels import torch_ops as ops
 from dcp_comm.kernels.lemma import SplitterShape
-from dcp_comm.kernels.primitives import Emission, Opened, Primitives
+from dcp_comm.kernels.primitives import Emission, Opened, Primitives, Splitters
 from dcp_comm.sharding import Shard
 from dcp_comm.topk.keys import PAD
 
@@ -31,9 +31,11 @@ class TorchPrimitives(Primitives):
         *,
         shard: Shard,
         mask_neg_inf: bool,
+        splitters: Splitters | None = None,
     ) -> None:
         """Encode and sort."""
         ops.pack(run, scores, ids, lengths, shard=shard, mask_neg_inf=mask_neg_inf)
+        _split(run, splitters)
 
     def pack_logits(
         self,
@@ -45,11 +47,13 @@ class TorchPrimitives(Primitives):
         *,
         shard: Shard,
         mask_neg_inf: bool,
+        splitters: Splitters | None = None,
     ) -> None:
         """Look up, encode and sort."""
         ops.pack_logits(
             run, logits, ids, row_starts, lengths, shard=shard, mask_neg_inf=mask_neg_inf
         )
+        _split(run, splitters)
 
     def merge_runs(self, runs: Tensor, own: int | None, to: Emission) -> None:
         """Find the prefixes, write them."""
@@ -73,10 +77,6 @@ class TorchPrimitives(Primitives):
     def settle(self, runs: Tensor, verdicts: Tensor) -> None:
         """Find the prefixes."""
         verdicts.copy_(ops.verdicts(*_select(runs)))
-
-    def copy_splitters(self, splitters: Tensor, run: Tensor, block: int) -> None:
-        """Copy by strides."""
-        ops.copy_splitters(splitters, run, block)
 
     def open_windows(
         self, splitters: Tensor, starts: Tensor, own: int | None, shape: SplitterShape
@@ -114,6 +114,11 @@ class TorchPrimitives(Primitives):
             kept, certified = ops.read_verdicts(verdicts)
             lengths = lengths.minimum(kept)
         _emit(run[None], lengths, certified, to)
+
+
+def _split(run: Tensor, splitters: Splitters | None) -> None:
+    if splitters is not None:
+        ops.copy_splitters(splitters.keys, run, splitters.block)
 
 
 def _select(runs: Tensor) -> tuple[Tensor, Tensor]:

@@ -145,6 +145,9 @@ class Choice:
             uncertified = torch.zeros((), dtype=torch.int64, device=device)
             for rows in (1, plan.chunk_rows):
                 strategy.run(scratch, rows).fill_(PAD)
+                splitters = strategy.splitters(scratch, rows)
+                if splitters is not None:
+                    splitters.keys.fill_(PAD)
                 out = MergeResult.allocate(rows, problem.k, device)
                 strategy.merge(scratch, problem.emission(out, uncertified))
 

@@ -159,10 +159,14 @@ class MergeJob:
     ) -> None:
         """Pack rows of one chunk; the row that fills it sends it."""
         chunk, problem = self._chunk, self._problem
-        run = self._strategy.run(self._scratch, chunk.stop - chunk.start)
-        first = self._packed - chunk.start
-        mine = run if count == run.shape[0] else run[first : first + count]
-        pack(mine, *columns, shard=problem.shard, mask_neg_inf=problem.mask_neg_inf)
+        rows = chunk.stop - chunk.start
+        run = mine = self._strategy.run(self._scratch, rows)
+        splitters = self._strategy.splitters(self._scratch, rows)
+        if count < rows:
+            part = slice(self._packed - chunk.start, self._packed - chunk.start + count)
+            mine, splitters = run[part], None if splitters is None else splitters.part(part)
+        options = {"shard": problem.shard, "mask_neg_inf": problem.mask_neg_inf}
+        pack(mine, *columns, **options, splitters=splitters)
         self._packed += count
         if self._packed < chunk.stop:
             return

@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from dcp_comm.kernels.lemma import SplitterShape
-from dcp_comm.kernels.primitives import Emission
+from dcp_comm.kernels.primitives import Emission, Splitters
 from dcp_comm.specs import BufferSpec
 from dcp_comm.topk.keys import PAD
 from dcp_comm.topk.strategy import Problem, Strategy
@@ -72,6 +72,11 @@ class Splitter(Strategy):
         """The first buffer, without the padding."""
         return cut(scratch[0], rows, self.problem.k)
 
+    def splitters(self, scratch: Sequence[Tensor], rows: int) -> Splitters:
+        """Where they are sent from, without the padding."""
+        own, _ = self._transport.lay(iter(scratch[1:]), rows, self._shape.splitters)
+        return Splitters(first(own, rows), self._shape.block)
+
     def merge(self, scratch: Sequence[Tensor], to: Emission) -> None:
         """Exchange splitters, then windows, as the lemma says."""
         transport, kernels, shape = self._transport, self.problem.kernels, self._shape
@@ -82,8 +87,8 @@ class Splitter(Strategy):
         answers = transport.answers(tuple(buffers), to.rows)
         if transport.padded(to.rows) > to.rows:
             run[to.rows :].fill_(PAD)
+            own_splitters[to.rows :].fill_(PAD)
 
-        kernels.copy_splitters(own_splitters, run, shape.block)
         transport.collect(splitters, own_splitters)
         opened = kernels.open_windows(splitters, answers.given, transport.only, shape)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from dcp_comm.communicator import Communicator
-from dcp_comm.kernels.primitives import BlockTable, Emission, Primitives
+from dcp_comm.kernels.primitives import BlockTable, Emission, Primitives, Splitters
 from dcp_comm.sharding import Shard
 from dcp_comm.specs import BufferSpec
 from dcp_comm.topk.result import MergeResult
@@ -50,7 +50,8 @@ class Problem:
 class Strategy(ABC):
     """Moves and selects one chunk of rows at a time.
 
-    A chunk's life: the merge packs sorted runs into `run`, then calls `merge`, on every rank alike.
+    A chunk's life: the merge packs sorted runs into `run`, and their `splitters`, then calls
+    `merge`, on every rank alike.
     What is called, and with which sizes, depends on agreed values only, never on data.
     """
 
@@ -68,6 +69,10 @@ class Strategy(ABC):
     @abstractmethod
     def run(self, scratch: Sequence[Tensor], rows: int) -> Tensor:
         """Return the int64 (rows, K) view of the scratch where this rank's runs belong."""
+
+    def splitters(self, scratch: Sequence[Tensor], rows: int) -> Splitters | None:
+        """Return where the splitters of these runs belong; None if they are of no use here."""
+        return None
 
     @abstractmethod
     def merge(self, scratch: Sequence[Tensor], to: Emission) -> None:

@@ -40,7 +40,7 @@ def test_every_stage_is_right_on_all_kinds_and_wrong_if_it_does_nothing(stage: S
                 measure(replace(work, call=lambda: None), Clock(CPU), "eager", 0)
 
 
-@pytest.mark.parametrize("name", ["emit", "prefix_lengths", "copy_windows", "copy_splitters"])
+@pytest.mark.parametrize("name", ["emit", "prefix_lengths", "copy_windows"])
 def test_a_broken_kernel_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that leaves zeros in the first row, or says so of the first rank."""
     right = getattr(torch_ops, name)

@@ -1,6 +1,7 @@
 """Every primitive on drawn inputs, both ways; on whatever device a `Both` runs."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 from dcp_comm.kernels.cuda import primitives as cuda
 from dcp_comm.kernels.cuda.launcher import Launcher
 from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
-from dcp_comm.kernels.primitives import Emission, Primitives
+from dcp_comm.kernels.primitives import Emission, Primitives, Splitters
+from dcp_comm.kernels.torch_ops import copy_splitters
 from dcp_comm.sharding import Shard
 from dcp_comm.topk.keys import MAX_ID
 from tests.kernels.both import Both, Point
@@ -30,9 +32,13 @@ def _check_pack(both: Both, rank: int, turn: int) -> None:
     rows, k = both.point.rows, both.point.k
     (ids, lengths), shard = both.candidates(), both.shard(rank)
     columns = both.give(both.scores(k), turn % 3), both.give(ids, turn % 2)
-    told, masked = both.integers(lengths, turn), bool(turn % 2)
+    told = both.integers(lengths, turn)
+    how: dict[str, Any] = {"shard": shard, "mask_neg_inf": bool(turn % 2)}
+    run = both.equal(lambda way, run: way.pack(run, *columns, told, **how), rows, k)
+    block = (32, 3, k, 1)[turn % 4]
     both.equal(
-        lambda way, run: way.pack(run, *columns, told, shard=shard, mask_neg_inf=masked), rows, k
+        lambda way, to: way.pack(run, *columns, told, **how, splitters=Splitters(to, block)),
+        *(rows, -(-k // block)),
     )
 
 
@@ -51,11 +57,12 @@ def _check_pack_logits(both: Both, dtype: torch.dtype, rank: int, turn: int) -> 
     far = both.rng.choice([2**31 - 1, -(2**31), k], rows)
     starts = both.integers(far if turn % 5 == 0 else near, turn + 1)
     columns = both.give(logits, turn % 4), both.give(ids, turn % 2), starts
-    told, masked = both.integers(lengths, turn), bool(turn % 2)
+    told = both.integers(lengths, turn)
+    how: dict[str, Any] = {"shard": shard, "mask_neg_inf": bool(turn % 2)}
+    run = both.equal(lambda way, run: way.pack_logits(run, *columns, told, **how), rows, k)
     both.equal(
-        lambda way, run: way.pack_logits(run, *columns, told, shard=shard, mask_neg_inf=masked),
-        rows,
-        k,
+        lambda way, to: way.pack_logits(run, *columns, told, **how, splitters=Splitters(to, 16)),
+        *(rows, -(-k // 16)),
     )
 
 
@@ -103,9 +110,10 @@ def check_windows(both: Both) -> None:
 
 
 def _check_windows(both: Both, runs: Tensor, shape: SplitterShape) -> None:
-    splitters = both.give(
-        torch.stack([_copied(both, _splitters(run, shape), shape.splitters) for run in runs])
-    )
+    drawn = runs.new_empty(*runs.shape[:2], shape.splitters)
+    for to, run in zip(drawn, runs, strict=True):
+        copy_splitters(to, run, shape.block)
+    splitters = both.give(drawn)
     starts = _answers(both, lambda way, to, own: way.open_windows(splitters, to, own, shape))
     windows = both.give(
         torch.stack(
@@ -123,10 +131,6 @@ def _check_windows(both: Both, runs: Tensor, shape: SplitterShape) -> None:
 
 def _copied(both: Both, copy: Write, width: int) -> Tensor:
     return both.equal(copy, both.point.rows, width)
-
-
-def _splitters(run: Tensor, shape: SplitterShape) -> Write:
-    return lambda way, to: way.copy_splitters(to, run, shape.block)
 
 
 def _windows(run: Tensor, start: Tensor) -> Write:

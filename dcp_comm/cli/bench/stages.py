@@ -18,6 +18,7 @@ from dcp_comm.cli.bench.work import Work
 from dcp_comm.kernels.dispatch import primitives_for
 from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
 from dcp_comm.kernels.primitives import Emission, Primitives
+from dcp_comm.kernels.torch_ops import copy_splitters
 from dcp_comm.sharding import Shard
 from dcp_comm.topk.keys import encode, ids_of
 from dcp_comm.topk.local import local_topk
@@ -151,20 +152,22 @@ def _select_sorted(batch: Batch) -> Work:
 
 
 def _split(batch: Batch) -> Work:
-    """What strategy "splitter" does between its exchanges, whose results stay from before."""
+    """What strategy "splitter" does between its exchanges, whose results stay from before.
+
+    Splitters come with the sorted runs.
+    """
     shape, kernels, runs = _shape(batch.question), _kernels(batch), batch.runs
     to, (size, count, _) = _emission(batch, batch.part.shard), runs.shape
     splitters = runs.new_empty(size, count, shape.splitters)
     windows = runs.new_empty(size, count, shape.window)
     starts, answers = runs.new_empty(size, count), runs.new_empty(1, count)
     for rank in range(size):
-        kernels.copy_splitters(splitters[rank], runs[rank], shape.block)
+        copy_splitters(splitters[rank], runs[rank], shape.block)
     kernels.open_windows(splitters, starts, None, shape)
     for rank in range(size):
         kernels.copy_windows(windows[rank], runs[rank], starts[rank])
 
     def split() -> None:
-        kernels.copy_splitters(splitters[0], runs[0], shape.block)
         opened = kernels.open_windows(splitters, answers, 0, shape)
         kernels.copy_windows(windows[0], runs[0], answers[0])
         kernels.close_windows(splitters, windows, answers, 0, shape, opened)

@@ -14,6 +14,25 @@ struct Candidates {
   i64 most, mask_neg_inf;
 };
 
+// Where a row's sorted keys go, and where each block-th of them and the last: nowhere if null.
+struct Packed {
+  i64* run;
+  int k;
+  i64* splitters;
+  int block, splitter_count;
+
+  // By all threads of the block that wrote the row's run.
+  template <int THREADS>
+  __device__ __forceinline__ void split() const {
+    if (splitters == nullptr) return;
+    __syncthreads();
+    const i64 row = blockIdx.x;
+    const i64* keys = run + row * k;
+    for (int at = static_cast<int>(threadIdx.x); at < splitter_count; at += THREADS)
+      splitters[row * splitter_count + at] = keys[min((at + 1) * block, k) - 1];
+  }
+};
+
 // Score `at` of the row stands beside its id.
 struct Listed {
   const int* scores;
@@ -57,9 +76,11 @@ struct LookedUp {
 };
 
 template <int CAPACITY, int ITEMS, typename Scores>
-__device__ __forceinline__ void pack(i64* run, int k, const Scores& scores, const Candidates& from) {
+__device__ __forceinline__ void pack(const Packed& to, const Scores& scores,
+                                     const Candidates& from) {
   using Sort = Sorter<CAPACITY, ITEMS>;
   const i64 row = blockIdx.x;
+  const int k = to.k;
   const int* mine = from.ids + row * from.ids_stride;
   int ids[ITEMS];
 #pragma unroll
@@ -86,9 +107,17 @@ __device__ __forceinline__ void pack(i64* run, int k, const Scores& scores, cons
     const int bits = scores_of_row.bits(Sort::place_of(item), id);
     words[item] = encode(bits, from.shard.global_of(id), from.mask_neg_inf);
   }
-  i64* keys = run + row * k;
+  i64* keys = to.run + row * k;
   Sort::template sort<VALUE>(words, k, [&](int rank, u64 word) { keys[rank] = key_of_word(word); });
+  to.template split<Sort::THREADS>();
 }
+
+#define PACKED_PARAMETERS i64 *run, i64 k, i64 *splitters, i64 block, i64 splitter_count
+
+#define PACKED                                                                                   \
+  Packed {                                                                                       \
+    run, static_cast<int>(k), splitters, static_cast<int>(block), static_cast<int>(splitter_count) \
+  }
 
 #define CANDIDATE_PARAMETERS                                                                     \
   const int *ids, i64 ids_stride, const void *lengths, i64 lengths_form, SHARD_PARAMETERS,        \
@@ -97,15 +126,14 @@ __device__ __forceinline__ void pack(i64* run, int k, const Scores& scores, cons
 #define CANDIDATES \
   Candidates { ids, ids_stride, lengths, lengths_form, SHARD, most, mask_neg_inf }
 
-#define PACK_PARAMETERS i64 *run, i64 k, CANDIDATE_PARAMETERS, const int *scores, i64 stride
+#define PACK_PARAMETERS PACKED_PARAMETERS, CANDIDATE_PARAMETERS, const int *scores, i64 stride
 
 #define PACK_LOGITS_PARAMETERS                                                                   \
-  i64 *run, i64 k, CANDIDATE_PARAMETERS, const void *logits, i64 stride, i64 width, i64 dtype,    \
+  PACKED_PARAMETERS, CANDIDATE_PARAMETERS, const void *logits, i64 stride, i64 width, i64 dtype,  \
       const void *starts, i64 starts_form
 
-#define PACK(CAPACITY, ITEMS)                                                                     \
-  pack<CAPACITY, ITEMS>(run, static_cast<int>(k), Listed{scores, stride}, CANDIDATES)
+#define PACK(CAPACITY, ITEMS) pack<CAPACITY, ITEMS>(PACKED, Listed{scores, stride}, CANDIDATES)
 
 #define PACK_LOGITS(CAPACITY, ITEMS)                                                             \
-  pack<CAPACITY, ITEMS>(run, static_cast<int>(k),                                                       \
-                 LookedUp{logits, stride, width, dtype, starts, starts_form}, CANDIDATES)
+  pack<CAPACITY, ITEMS>(PACKED, LookedUp{logits, stride, width, dtype, starts, starts_form},      \
+                        CANDIDATES)

@@ -12,7 +12,7 @@ from torch import Tensor
 from dcp_comm.kernels.cuda.arguments import DTYPES, integers, pointer
 from dcp_comm.kernels.cuda.launcher import Launcher
 from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
-from dcp_comm.kernels.primitives import Emission, Opened, Primitives
+from dcp_comm.kernels.primitives import Emission, Opened, Primitives, Splitters
 from dcp_comm.sharding import Shard
 
 CAPACITIES = (512, 1024, 2048, 4096)
@@ -74,11 +74,12 @@ class CudaPrimitives(Primitives):
         *,
         shard: Shard,
         mask_neg_inf: bool,
+        splitters: Splitters | None = None,
     ) -> None:
         """Encode and sort in one kernel."""
         candidates = _candidates(ids, lengths, shard, mask_neg_inf)
         where = (scores.data_ptr(), scores.stride(0))
-        self._sort("pack", run, run.data_ptr(), run.shape[1], *candidates, *where)
+        self._sort("pack", run, *_packed(run, splitters), *candidates, *where)
 
     def pack_logits(
         self,
@@ -90,13 +91,14 @@ class CudaPrimitives(Primitives):
         *,
         shard: Shard,
         mask_neg_inf: bool,
+        splitters: Splitters | None = None,
     ) -> None:
         """Look up, encode and sort in one kernel; a score is read once."""
         candidates = _candidates(ids, lengths, shard, mask_neg_inf)
         dtype = DTYPES[logits.dtype]
         where = (logits.data_ptr(), logits.stride(0), logits.shape[1], dtype)
         columns = (*where, *integers(row_starts))
-        self._sort("pack_logits", run, run.data_ptr(), run.shape[1], *candidates, *columns)
+        self._sort("pack_logits", run, *_packed(run, splitters), *candidates, *columns)
 
     def merge_runs(self, runs: Tensor, own: int | None, to: Emission) -> None:
         """Rank every key of few rows; else search, fetch the winners, sort and write them."""
@@ -122,13 +124,6 @@ class CudaPrimitives(Primitives):
     def settle(self, runs: Tensor, verdicts: Tensor) -> None:
         """Search, one warp a row."""
         self._settle("settle", runs, verdicts.data_ptr())
-
-    def copy_splitters(self, splitters: Tensor, run: Tensor, block: int) -> None:
-        """A thread copies a key."""
-        count = splitters.numel()
-        sizes = (*run.shape, block, splitters.shape[1])
-        where = (splitters.data_ptr(), run.data_ptr())
-        self._launch("copy_splitters", -(-count // _BLOCK), _BLOCK, 0, *where, *sizes)
 
     def open_windows(
         self, splitters: Tensor, starts: Tensor, own: int | None, shape: SplitterShape
@@ -257,6 +252,13 @@ def _shard(shard: Shard) -> tuple[int, ...]:
 
 
 _GLOBAL = (0, *_shard(Shard(0, 1)))
+
+
+def _packed(run: Tensor, splitters: Splitters | None) -> tuple[int, ...]:
+    if splitters is None:
+        return run.data_ptr(), run.shape[1], 0, 1, 0
+    keys, block = splitters
+    return run.data_ptr(), run.shape[1], keys.data_ptr(), block, keys.shape[1]
 
 
 def _candidates(

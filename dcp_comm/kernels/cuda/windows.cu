@@ -1,18 +1,8 @@
-// The two searches of the splitter strategy, and what travels before each.
+// The two searches of the splitter strategy, and what travels between them.
 
 #include "search.cuh"
 
-// What travels of a run (rows, k) first: `count` splitters of each row.
-extern "C" __global__ void __launch_bounds__(256)
-    copy_splitters(i64* splitters, const i64* run, i64 rows, i64 k, i64 block, i64 count) {
-  const i64 at = static_cast<i64>(blockIdx.x) * 256 + threadIdx.x;
-  if (at >= rows * count) return;
-  const i64 row = at / count;
-  const i64 end = (at - row * count + 1) * block;
-  splitters[at] = __ldg(run + row * k + (end < k ? end : k) - 1);
-}
-
-// What travels then: `width` keys of each row from where its window starts, which stays in its run; a
+// What travels of a run (rows, k): `width` keys of each row from where its window starts, which stays in its run; a
 // warp copies a row's.
 extern "C" __global__ void __launch_bounds__(256)
     copy_windows(i64* windows, const i64* run, i64 rows, i64 k, i64 width, const i64* starts) {
