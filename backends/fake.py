@@ -60,6 +60,8 @@ class FakeBackend(Backend):
                 self.board.wait(ticket, "run_by_all", deadline)
                 self._join(each.finished for each in ticket.peers.values())
                 write()
+        for ticket in tickets:
+            ticket.forget()
 
     def abort(self) -> None:
         """Let waiting peers know at once."""

@@ -36,6 +36,11 @@ class Ticket:
         """Whether all peers have done their copying."""
         return all(peer.ran for peer in self.peers.values())
 
+    def forget(self) -> None:
+        """Let go of tensors and peers, once run by all: a caller's memory is not kept from it."""
+        del self.call
+        self.peers = {}
+
 
 class World:
     """All boards of one run, behind one lock, and which thread sits where."""

@@ -137,10 +137,13 @@ def test_the_published_merge_is_as_fast_as_published() -> None:
 def test_whole_merges_are_near_what_was_measured(
     name: str, output: str, link: Link, rows: int, us: int
 ) -> None:
-    """Two GPUs, random scores, replayed from CUDA graphs, with and without peer-to-peer."""
+    """Two GPUs, random scores, replayed from CUDA graphs, with and without peer-to-peer.
+
+    As far off as ``bench fit`` says that it is at most.
+    """
     modelled = scheme(name, 2, output=output)
     chunk = min(rows, modelled.chunk_rows)
-    assert modelled.merge_us(rows, link, GPU, chunk) == pytest.approx(us, rel=0.25)
+    assert modelled.merge_us(rows, link, GPU, chunk) == pytest.approx(us, rel=0.3)
 
 
 def test_chunks_repeat_the_starts_and_not_the_work() -> None:
