@@ -26,8 +26,8 @@ _begun = threading.Event()
 def start_daemon(body: Callable[[], object], what: str) -> None:
     """Run in a daemon thread; when the process ends, it is given a moment to end first."""
     thread = threading.Thread(target=body, name=f"dcp_comm {what}", daemon=True)
+    thread.start()  # one that cannot is not waited for
     _daemons.add(thread)
-    thread.start()
 
 
 def has_begun() -> bool:

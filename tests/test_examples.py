@@ -54,8 +54,8 @@ def test_an_example_fits_on_a_screen(file: Path) -> None:
 
 def test_reserve_then_lock_serves_and_refuses() -> None:
     head, owner, *served, refused = python("examples/reserve_then_lock.py").splitlines()
-    assert head == "workspace on cpu: 655,360 bytes, 1 slot(s), locked"
-    assert owner.split() == ["top-k", "655,360"]
+    assert head == "workspace on cpu: 458,752 bytes, 1 slot(s), locked"
+    assert owner.split() == ["top-k", "458,752"]
     assert [line.split(" rows: ")[1] for line in served] == [
         f"{64 * rows:,} winners" for rows in (1, 256, 3)
     ]

@@ -31,13 +31,14 @@ def local_topk(
         starts: int32 or int64 (T,), first column of each row; None for 0.
         lengths: int32 or int64 (T,), columns of each row; None for all, below 0 counts as 0.
         mask_neg_inf: Whether -inf means masked, so that it never wins.
-        out: float32 (T, k) and int32 (T, k), both contiguous, overwritten; None for new tensors.
+        out: float32 (T, k) and int32 (T, k), both contiguous, overwritten, apart from each other
+            and from all inputs; None for new tensors.
 
     Returns:
         scores float32 (T, k) and ids int32 (T, k), padded with -inf and -1: ``out`` if given.
 
     Raises:
-        CommArgumentError: A dtype, shape, device or k is not as above.
+        CommArgumentError: A dtype, shape, device or k is not as above, or ``out`` overlaps.
         BackendUnavailable: ``DCP_COMM_KERNELS=cuda`` asks for kernels that cannot be had.
     """
     Refuse("local_topk").unless_tensor("logits", logits, (None, None), LOGITS)
@@ -47,11 +48,11 @@ def local_topk(
     refuse.unless_integers("starts", starts, rows)
     refuse.unless_integers("lengths", lengths, rows)
     if out is None:
-        shape = rows, k
-        out = (
-            logits.new_empty(shape, dtype=torch.float32),
-            logits.new_empty(shape, dtype=torch.int32),
-        )
-    refuse.unless_columns(out, rows, k)
+        scores = logits.new_empty((rows, k), dtype=torch.float32)
+        out = scores, torch.empty_like(scores, dtype=torch.int32)
+    else:
+        refuse.unless_columns(out, rows, k)
+        refuse.if_overlapping(out, logits, starts, lengths, argument="out")
+        refuse.if_overlapping(out[:1], out[1], argument="out")
     local_topk_for(logits.device, k)(logits, starts, lengths, mask_neg_inf, out)
     return out

@@ -38,6 +38,6 @@ class MergeResult:
 
     def part(self, rows: slice) -> "MergeResult":
         """Return some of the rows, in the same memory."""
-        if rows.start == 0 and rows.stop == self.rows:
+        if rows == slice(0, self.rows):
             return self
         return MergeResult(self.ids[rows], self.counts[rows], self.certified[rows])

@@ -87,7 +87,8 @@ def test_columns_before_the_first_are_not_read() -> None:
     assert ids.tolist() == [[3, 2, -1, -1]]
 
 
-GOOD: dict[str, Any] = {"logits": torch.zeros(2, 5), "k": 3}
+SHARED, OWN = torch.zeros(12), torch.zeros(6)
+GOOD: dict[str, Any] = {"logits": SHARED[2:].view(2, 5), "k": 3}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,8 @@ GOOD: dict[str, Any] = {"logits": torch.zeros(2, 5), "k": 3}
         ("out scores", (torch.zeros(2, 4), torch.zeros(2, 3, dtype=torch.int32)), r"\(2, 4\)"),
         ("out ids", (torch.zeros(2, 3), torch.zeros(2, 3)), "float32"),
         ("out ids", (torch.zeros(2, 3), torch.zeros(3, 2).int().T), r"\(1, 2\)"),
+        ("out", (SHARED[:6].view(2, 3), torch.zeros(2, 3).int()), "overlaps a torch.float32"),
+        ("out", (OWN.view(2, 3), OWN.view(torch.int32).view(2, 3)), "overlaps a torch.int32"),
     ],
 )
 def test_refusals_name_the_argument(argument: str, value: object, got: str) -> None:
