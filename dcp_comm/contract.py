@@ -5,7 +5,7 @@ Pure functions. Each takes the caller's tensors and this rank's `Place`, and ret
 """
 
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 
@@ -33,6 +33,28 @@ class Place:
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.size}, backend {self.backend}"
+
+
+class Outline(NamedTuple):
+    """A call without its tensors: the dtype and the number of elements of its `Call.payload`."""
+
+    op: str
+    dtype: torch.dtype
+    numel: int
+    reduce: str
+    peer: int
+
+    @property
+    def collective(self) -> bool:
+        """Whether every rank takes part."""
+        return self.op not in ("send", "recv")
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        words = [self.op, f"{dtype} x {self.numel}", self.reduce]
+        if self.peer >= 0:
+            words.append(f"{'root' if self.op == 'broadcast' else 'peer'} {self.peer}")
+        return " ".join(filter(None, words))
 
 
 @dataclass(eq=False, slots=True)
@@ -75,12 +97,14 @@ class Call:
         """Whether the call moves nothing."""
         return self.payload.numel() == 0
 
+    @property
+    def outline(self) -> Outline:
+        """What remains to be told when the tensors are the caller's again."""
+        payload = self.payload
+        return Outline(self.op, payload.dtype, payload.numel(), self.reduce, self.peer)
+
     def __str__(self) -> str:
-        dtype = str(self.payload.dtype).removeprefix("torch.")
-        words = [self.op, f"{dtype} x {self.payload.numel()}", self.reduce]
-        if self.peer >= 0:
-            words.append(f"{'root' if self.op == 'broadcast' else 'peer'} {self.peer}")
-        return " ".join(filter(None, words))
+        return str(self.outline)
 
 
 def byte_view(tensor: torch.Tensor) -> torch.Tensor:

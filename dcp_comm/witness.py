@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from dcp_comm.contract import Call, Place
+from dcp_comm.contract import Call, Outline, Place
 from dcp_comm.deadline import Deadline
 from dcp_comm.errors import CommPeerLost, CommTimeout, DcpCommError
 from dcp_comm.recorder import Entry, Recorder
@@ -42,7 +42,7 @@ class Witness:
         self._on_gpu = place.device.type == "cuda"
         self.recorder = Recorder(name, place, folder)
         self._entry: Entry | None = None
-        self._calls: Sequence[Call] = ()
+        self._calls: list[Outline] = []
         self._counts = self._said = False
 
     def enter(self, purpose: str) -> None:
@@ -58,7 +58,7 @@ class Witness:
             counts: Whether every rank makes it, and so counts it.
         """
         self.number += counts
-        self._calls, self._counts = calls, counts
+        self._calls, self._counts = [call.outline for call in calls], counts
         self._entry = self.recorder.begin(self.number, what, self.purpose, self.step, calls)
 
     def late(self) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import torch
 
+from dcp_comm.kernels.cuda import primitives as cuda
 from dcp_comm.kernels.cuda.primitives import CudaPrimitives
 from dcp_comm.kernels.cuda.sources import read_all
+from dcp_comm.kernels.primitives import Emission, Primitives
 from dcp_comm.sharding import Shard
-from dcp_comm.topk.keys import PAD
+from dcp_comm.topk.keys import BEST, PAD
 from tests.kernels.both import SCORES, Both, Point
 from tests.kernels.checks import (
     CHECKS,
@@ -59,8 +61,44 @@ def test_the_points_meet_every_value_of_every_dimension() -> None:
 
 @pytest.mark.parametrize("point", QUICK, ids=str)
 @pytest.mark.parametrize("check", CHECKS)
-def test_kernels_do_what_torch_does(check: Check, point: Point) -> None:
+def test_kernels_do_what_torch_does(
+    check: Check, point: Point, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where blocks search several rows, and warps emit more than one span."""
+    monkeypatch.setattr(cuda, "_SEARCHED", (132, 1, 2)[point.seed % 3])
+    monkeypatch.setattr(cuda, "_EMITTERS", (8448, 1, 3)[point.seed % 3])
     check(Both(emulator_for(point.k, ORDERS[point.seed % len(ORDERS)]), point))
+
+
+@pytest.mark.parametrize("most_few", [0, cuda.MOST_FEW])
+@pytest.mark.parametrize("k", [16, 100])
+def test_the_largest_number_stays_in_its_row(
+    k: int, most_few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No score makes it; a spoiled peer may send it."""
+    monkeypatch.setattr(cuda, "MOST_FEW", most_few)
+    for size, order in itertools.product((2, 3), ORDERS):
+        both = Both(emulator_for(k, order), Point("normal", k, size, rows=5, seed=k))
+        runs = both.runs()
+        runs[0, 1, 0] = runs[size - 1, 3, 0] = BEST
+        both.emit_equally(merge_all(runs), None)
+        both.equal(seal_all(runs), *(5, k), dtype=torch.int32)
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_keys_that_ranks_share_leave_no_place_unwritten(size: int) -> None:
+    both = Both(emulator_for(16, 1), Point("normal", 16, size, rows=5, seed=size))
+    runs = both.runs()
+    runs[1:, 2] = runs[0, 2]
+    both.emit_equally(merge_all(runs), None)
+
+
+def merge_all(runs: torch.Tensor) -> Callable[[Primitives, Emission], None]:
+    return lambda way, to: way.merge_runs(runs, None, to)
+
+
+def seal_all(runs: torch.Tensor) -> Callable[[Primitives, torch.Tensor], None]:
+    return lambda way, ids: way.merge_sealed(runs, ids, by_position=False)
 
 
 @pytest.mark.parametrize("kind", SCORES)

@@ -35,10 +35,11 @@ struct Runs {
     return valid;
   }
 
-  // How many words of all runs but `own` are larger than `word`.
+  // How many words of all runs but `own` come before a valid word: are larger, or equal and of a run
+  // before. Words of different runs differ, but for those of a spoiled peer.
   //
   // All runs are searched at once, and without a branch: what a search waits for is the load before.
-  __device__ __forceinline__ int larger(u64 word, int own) const {
+  __device__ __forceinline__ int before(u64 word, int own) const {
     int found[MAX_RUNS] = {};
     for (int step = 1 << (31 - __clz(n)); step > 0; step >>= 1) {
 #pragma unroll
@@ -46,13 +47,13 @@ struct Runs {
         if (run >= runs) break;
         const int more = found[run] + step;
         const u64 there = words[run * n + min(more, n) - 1];
-        found[run] = (more <= n) & (there > word) ? more : found[run];
+        found[run] = (more <= n) & (there > word - (run < own)) ? more : found[run];
       }
     }
-    int larger = 0;
+    int before = 0;
 #pragma unroll
-    for (int run = 0; run < MAX_RUNS; ++run) larger += run == own ? 0 : found[run];
-    return larger;
+    for (int run = 0; run < MAX_RUNS; ++run) before += run == own ? 0 : found[run];
+    return before;
   }
 
   // Whether no word that a run was cut short of could tie with the last winner.
@@ -90,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   for (int first = 0; won == first && first < n; first += THREADS) {
     const int at = first + thread;
     const u64 word = at < n ? all.words[run * n + at] : 0;
-    const int rank = word != 0 ? at + all.larger(word, run) : n;
+    const int rank = word != 0 ? at + all.before(word, run) : n;
     if (rank < n && writes) ids_of_row.write(own_run < 0 ? rank : at, word);
     if (rank == n - 1) to.certify(row, all.certifies(word));
     won += __syncthreads_count(rank < n);

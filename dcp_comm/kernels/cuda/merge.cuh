@@ -42,9 +42,10 @@ __device__ __forceinline__ void merge_runs(const i64* keys, i64 rows, int runs, 
   }
   // Of a row further on, the share of each run that wins if all win alike.
   const int line = thread / runs * (LINE / sizeof(i64));
-  if (row + AHEAD < rows && line * runs < k) {
+  const bool wanted = own_run < 0 || own_run == thread % runs;
+  if (row + AHEAD < rows && line * runs < k && wanted) {
     prefetch(keys + (thread % runs * rows + row + AHEAD) * k + line);
-    if (thread == 0) prefetch(ids + AHEAD * to.stride);
+    if (line == 0) prefetch(ids + AHEAD * to.stride);
   }
   __syncthreads();
   int count = 0;
@@ -107,8 +108,8 @@ __device__ __forceinline__ void emit_sorted(const i64* run, int k, const i64* ve
   const i64 *keys, i64 rows, i64 runs, i64 k, i64 own, i64 seal, EMISSION_PARAMETERS
 
 #define MERGE(CAPACITY, ITEMS)                                                                   \
-  merge_runs<CAPACITY, ITEMS>(keys, rows, static_cast<int>(runs), static_cast<int>(k),                  \
-                       static_cast<int>(own), seal != 0, EMISSION)
+  merge_runs<CAPACITY, ITEMS>(keys, rows, static_cast<int>(runs), static_cast<int>(k),            \
+                              static_cast<int>(own), seal != 0, EMISSION)
 
 #define EMIT_SORTED_PARAMETERS const i64 *run, i64 k, const i64 *verdicts, EMISSION_PARAMETERS
 

@@ -1,8 +1,8 @@
 """The merge's arithmetic by CUDA kernels: nothing is allocated, nothing synchronises.
 
-One block merges a row, or one warp where a row needs but a search. What a kernel writes depends on
-its inputs alone, not on the order in which threads run: keys are distinct, and where they are not
-(ids repeated in a list), positions decide.
+One block merges a row; where rows need but a search, a block has several. What a kernel writes
+depends on its inputs alone, not on the order in which threads run: keys are distinct, and where
+they are not (ids repeated in a list), positions decide.
 """
 
 from functools import cache
@@ -30,12 +30,13 @@ _KEY_BYTES = 8
 _ITEMS = 4  # keys a thread of a block that sorts
 _BLOCK = 256  # threads of one that copies or emits
 _SEARCHERS = 128  # of one that searches
+_RANKERS = 1024  # of one that ranks every key
 _WARPS = _BLOCK // 32
 _SPAN = 128  # ids that a warp emits at once
 _EMITTERS = 132 * 64  # warps that a GPU holds, about: beyond them each emits more
 _LANES = 32  # of a warp, of which each run of a row needs one
 _SEARCHED = 132  # blocks that search, at least, before they share rows
-_SHARED = 160 << 10  # bytes that a block may have from compute capability 8.0 on
+_SHARED = 160 << 10  # bytes that a block may have with compute capability 8.0, 9.0 and 10.0
 _MOST = 1 << 31
 
 
@@ -104,12 +105,14 @@ class CudaPrimitives(Primitives):
         """Rank every key of few rows; else search, fetch the winners, sort and write them."""
         size, rows, k = runs.shape
         whose = -1 if own is None else own
+        if rows == 0:
+            return
         if to.by_position or rows > MOST_FEW or size * k * _KEY_BYTES > _SHARED:
             self._merge(runs, whose, 0, _emission(to))
             return
         sizes = (runs.data_ptr(), rows, size, k, whose)
         shared = size * k * _KEY_BYTES
-        self._launcher.launch("merge_few", (rows, size), 1024, shared, *sizes, *_emission(to))
+        self._launcher.launch("merge_few", (rows, size), _RANKERS, shared, *sizes, *_emission(to))
 
     def merge_sealed(self, runs: Tensor, ids: Tensor, *, by_position: bool) -> None:
         """The same kernel."""
@@ -122,7 +125,7 @@ class CudaPrimitives(Primitives):
         self._launch("unseal", rows, _BLOCK, 0, ids.data_ptr(), ids.stride(0), k, *_emission(to))
 
     def settle(self, runs: Tensor, verdicts: Tensor) -> None:
-        """Search, one warp a row."""
+        """Search."""
         self._settle("settle", runs, verdicts.data_ptr())
 
     def open_windows(

@@ -105,7 +105,8 @@ struct Search {
   //
   // The lanes of a run try as many lengths at once, evenly spread over what is open. What is decided
   // need not be searched again: a key that wins has no more keys before it in another run than may
-  // win there, and one that loses no fewer than have won.
+  // win there; one that loses has in each at least as many as win there, whose sum is enough. Keys
+  // of different runs differ: what a spoiled peer sends may win too often, within its run.
   __device__ __forceinline__ int prefix(int n, int wanted) const {
     const int tries = 1 << tries_shift;
     int low = 0, high = speaks() ? n : 0;

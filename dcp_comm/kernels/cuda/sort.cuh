@@ -17,7 +17,7 @@ enum By { VALUE, BITS, ID };
 template <int CAPACITY, int EACH>
 struct Sorter {
   static constexpr int THREADS = CAPACITY / EACH;
-  static constexpr int QUADS = EACH < 4 ? 1 : 2;  // of bins, a thread
+  static constexpr int QUADS = 2;  // of bins, a thread
   static constexpr int BINS = 4 * QUADS * THREADS;
   static constexpr int WARPS = THREADS / 32;
   static constexpr int ORDER = BINS == 1024 ? 10 : BINS == 2048 ? 11 : BINS == 4096 ? 12 : 13;
@@ -78,10 +78,10 @@ struct Sorter {
   //
   // By value, bins are the finer the nearer to the least value, as the best of a long row lie: the
   // bits of (base - value) without their sign, for a base so far below all values that they span
-  // four octaves. Where positive values span more of themselves the base is 0.
+  // four octaves. Where positive values span many more of themselves the base is 0.
   template <By BY>
   struct Spread {
-    u32 high;  // the largest half word, or twice the bits of the largest value
+    u32 high;  // the largest half word, or twice the bits of (base - the largest value)
     int shift;
     float base;
     bool by_score;
@@ -184,7 +184,7 @@ struct Sorter {
 #pragma unroll 1  // bins have few words
     for (int other = first; other < behind; ++other) {
       // Of equal words, padding or repeated ids, the first comes first.
-      before += words[other] >= word + (other >= at);
+      before += other < at ? words[other] >= word : words[other] > word;
     }
     return static_cast<u32>(before);
   }

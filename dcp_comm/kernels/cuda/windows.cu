@@ -2,8 +2,8 @@
 
 #include "search.cuh"
 
-// What travels of a run (rows, k): `width` keys of each row from where its window starts, which stays in its run; a
-// warp copies a row's.
+// What travels of a run (rows, k): `width` keys of each row from where its window starts, which
+// stays in its run; a warp copies a row's.
 extern "C" __global__ void __launch_bounds__(256)
     copy_windows(i64* windows, const i64* run, i64 rows, i64 k, i64 width, const i64* starts) {
   const i64 row = static_cast<i64>(blockIdx.x) * (256 / LANES) + threadIdx.x / LANES;
