@@ -97,7 +97,7 @@ def test_signals_end_it_quietly(running: subprocess.Popen[str], number: signal.S
     running.send_signal(number)
     _, rest = running.communicate(timeout=60)
     assert running.returncode == 128 + number
-    assert not any(noise in rest for noise in NOISE)
+    assert not any(noise in rest for noise in NOISE), rest
 
 
 @pytest.mark.parametrize(
