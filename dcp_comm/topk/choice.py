@@ -5,7 +5,6 @@ Which plan serves a number of rows depends on agreed values only, and not on the
 come; so the scratch that covers all plans never shrinks when more rows are allowed.
 """
 
-import bisect
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,10 @@ from dcp_comm.topk.result import MergeResult
 from dcp_comm.topk.splitter import Splitter
 from dcp_comm.topk.strategy import Problem, Strategy
 from dcp_comm.topk.transport import Everyone, Owners, cut
+from dcp_comm.topk.turns import turns
 from dcp_comm.workspace import Workspace, WorkspaceSlot
+
+_TOLD_BYTES = 240  # of one value that ranks agree on: a record holds a kilobyte
 
 STRATEGIES: dict[str, type[Strategy]] = {each.name: each for each in (Gather, Owner, Splitter)}
 
@@ -159,9 +161,9 @@ class Choice:
             "strategy": self._asked,
             "chunk_rows": self._chunk_rows,
             "options": self._options,
-            "link": self._link,
-            "device": f"{self._device.name} {_digest(self._device)}",
-            "plans": ", ".join(plans),
+            "link": _bounded(repr(self._link)),
+            "device": f"{_bounded(self._device.name, 80)} {_digest(self._device)}",
+            "plans": _bounded(", ".join(plans)),
             "costs": _digest((measured.NAMED, measured.GPU, measured.CPU)),
         }
 
@@ -182,34 +184,27 @@ class Choice:
             f" {times}"
         )
 
-    def _candidates(self, problem: Problem, options: MergeOptions) -> list[Scheme]:
+    def _candidates(self, problem: Problem, options: MergeOptions) -> tuple[Scheme, ...]:
         """Return the schemes that do what was asked for."""
         size, output = problem.comm.size, problem.output
         names = STRATEGIES if self._asked == "auto" else (self._asked,)
         both = self._asked == "auto" and options.transport is None
         dealt = options.transport == "owner"
-        return [
+        return tuple(
             each
             for each in schemes(problem.k, size, self._shape, output)
             if each.strategy in names
             and output in STRATEGIES[each.strategy].outputs
             and (each.strategy != "splitter" or both or each.dealt == dealt)
-        ]
+        )
 
     def _plans(self, problem: Problem, max_rows: int) -> Iterator[Plan]:
-        """Yield the fastest for one row, then whatever overtakes it, and so on."""
-        first = 1
-        while first <= max_rows:
-            scheme = self._fastest(first)
-            more_rows = range(first, 1 << 31)
-            behind = bisect.bisect(more_rows, False, key=lambda n: self._fastest(n) is not scheme)
-            most = min(max_rows, first + behind - 1)
+        """Yield the plan for one row, then the one that takes over, and so on."""
+        found = turns(self._schemes, self._link, self._device, self._chunk_rows, max_rows)
+        ends = [first - 1 for first, _ in found[1:]] + [max_rows]
+        for (_, scheme), most in zip(found, ends, strict=True):
             chunk_rows = min(most, self._chunk_rows or scheme.chunk_rows)
             yield Plan(scheme, self._strategy(problem, scheme), chunk_rows, most)
-            first = most + 1
-
-    def _fastest(self, rows: int) -> Scheme:
-        return min(self._schemes, key=lambda scheme: self._us(scheme, rows))
 
     def _us(self, scheme: Scheme, rows: int) -> float:
         chunk_rows = self._chunk_rows or scheme.chunk_rows
@@ -256,3 +251,12 @@ def link_of(refuse: Refuse, link: Link | str | None, device: torch.device, size:
 
 def _digest(costs: object) -> str:
     return hashlib.sha256(repr(costs).encode()).hexdigest()[:16]
+
+
+def _bounded(text: str, most: int = _TOLD_BYTES) -> str:
+    """Return a text that is too long cut, with a digest of all of it."""
+    words = text.encode(errors="replace")
+    if len(words) <= most:
+        return text
+    digest = _digest(text)
+    return f"{words[: most - len(digest) - 4].decode(errors='ignore')}... {digest}"
