@@ -85,6 +85,15 @@ def test_stages_alone_tell_of_a_device_and_of_no_link() -> None:
     assert fit([report(collectives=[], merges=[], stages=only)], no_misses).device is None
 
 
+def test_a_rank_by_itself_has_a_link_that_is_free() -> None:
+    """Its merges send nothing, so that no start and no rate of one comes out."""
+    told = merges()
+    for each in told:
+        each["subject"]["ranks"] = 1
+    found = fit([report(collectives=[], merges=told)], no_misses)
+    assert found.links["p2p-1"].us(10**6) == pytest.approx(0, abs=0.01)
+
+
 def test_errors_are_relative_and_nothing_is_below_0() -> None:
     """A large time counts less than a small one, and what would start below 0 starts there."""
 
