@@ -148,7 +148,10 @@ def test_a_model_is_judged_by_what_its_choice_was_measured_to_take() -> None:
     told = [merge("gather", 32, 50.0), merge("splitter", 32, 40.0), merge("auto", 32, 1.0)]
     modelled = {"gather": 1.0, "splitter": 2.0}
     (verdict,) = judging.chosen(told, lambda each: modelled[each["route"]])
+    assert verdict is not None
     assert (verdict.taken, verdict.best) == (told[0], told[1])
+    known = {"gather": 1.0}
+    assert list(judging.chosen(told, lambda each: known.get(each["route"]))) == [None]
 
 
 def test_the_command_prints_what_the_package_has(
@@ -244,6 +247,19 @@ def test_an_auto_that_is_behind_fails(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out
     assert "measured, is within 10% of the best in 10 of 11 cases, and behind in" in said
     assert re.search(r"11\.5 +auto +gather +1\.15 x", said)
+
+
+def test_eager_calls_that_are_behind_are_printed_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And where nothing was fitted to them, there is nothing to be judged by."""
+    eager = [merge("gather", 7, 10.0, mode="eager"), merge("auto", 7, 11.5, mode="eager")]
+    told = merges() + merges("global") + eager
+    assert main(["bench", "fit", written(tmp_path / "a.json", merges=told)]) == 0
+    said = capsys.readouterr().out
+    assert "eager: auto, as it was measured, is within 10% of the best in 0 of 1 cases" in said
+    assert "auto, by these, is left out in 1 cases, of which there is no model" in said
+    assert "eager: auto, by these" not in said
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": 0}', None])
