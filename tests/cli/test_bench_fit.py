@@ -121,6 +121,8 @@ def test_links_are_named_by_what_they_are() -> None:
     assert [ranks_of(name) for name in ("p2p-4", "no-p2p-16-eager", "cpu-2 torch")] == [4, 16, 2]
     through_host = {**MACHINE, "environment": {"NCCL_P2P_DISABLE": "1"}}
     assert link_name(report(machine=through_host), 2, "pynccl", "graph") == "no-p2p-2"
+    unset = {**MACHINE, "environment": {"NCCL_P2P_DISABLE": ""}}
+    assert link_name(report(machine=unset), 2, "pynccl", "graph") == "p2p-2"
     cpu = {**MACHINE, "cuda": "", "environment": {}}
     assert link_name(report(machine=cpu), 2, "pynccl", "eager") == "cpu-2"
 

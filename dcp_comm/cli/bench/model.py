@@ -21,6 +21,7 @@ import torch
 
 from dcp_comm.kernels.lemma import splitter_shape
 from dcp_comm.topk.cost import Scheme, schemes
+from dcp_comm.topk.measured import through_host
 from dcp_comm.topk.rates import STEPS, Device, Link, Pace
 
 Record = dict[str, Any]
@@ -83,8 +84,8 @@ def mode_of(reports: Sequence[Record]) -> str:
 def link_name(report: Record, ranks: int, backend: str, mode: str) -> str:
     """Return how a link is called: kind and ranks, then the backend if merges went over another."""
     machine = report["machine"]
-    through_host = machine["environment"].get("NCCL_P2P_DISABLE", "0") != "0"
-    kind = (NO_P2P if through_host else P2P) if machine["cuda"] else CPU
+    between = NO_P2P if through_host(machine["environment"]) else P2P
+    kind = between if machine["cuda"] else CPU
     eager = EAGER if mode == "eager" and machine["cuda"] else ""
     usual = report["merges"][0]["backend"] if report["merges"] else backend
     return f"{kind}-{ranks}{eager}" + ("" if backend == usual else f" {backend}")
