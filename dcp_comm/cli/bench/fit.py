@@ -5,7 +5,7 @@ Prints links and device as `dcp_comm.topk.measured` has them, to be pasted there
 how often ``auto`` is within a tenth of the best strategy: as it was measured, as the tables in the
 package would choose, and as what is printed would. Replays of CUDA graphs and eager calls count
 apart: eager ones are the host's time. Exits with 1 where a measured ``auto`` was further behind in
-a replay; eager calls are printed and do not count, since a part of them is behind on any machine.
+a replay; eager calls are printed and do not count, as the model weighs the device and not the host.
 """
 
 import argparse
