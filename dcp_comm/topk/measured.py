@@ -59,6 +59,11 @@ def device_of(device: torch.device) -> Device:
     return GPU if device.type == "cuda" else CPU
 
 
+def through_host(environment: Mapping[str, str]) -> bool:
+    """Return whether NCCL is told to go through the host between GPUs; empty is not told."""
+    return (environment.get("NCCL_P2P_DISABLE") or "0") != "0"
+
+
 def link_between(
     device: torch.device, size: int, environment: Mapping[str, str] = os.environ
 ) -> Link:
@@ -69,6 +74,5 @@ def link_between(
     """
     if device.type != "cuda":
         return LINKS["network"]
-    through_host = environment.get("NCCL_P2P_DISABLE", "0") != "0"
-    known = NO_P2P if through_host else {8: LINKS["nvlink"], **P2P}
+    known = NO_P2P if through_host(environment) else {8: LINKS["nvlink"], **P2P}
     return known[min((n for n in known if n >= size), default=max(known))]

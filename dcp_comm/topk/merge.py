@@ -62,8 +62,9 @@ class TopKMerge:
         chunk_rows: Rows exchanged at a time; None for the strategy's default, at most max_rows.
         options: Settings of single strategies and outputs.
         link: What connects the ranks, for ``auto``: ``nvlink``, ``pcie``, ``network``, a name of
-            `dcp_comm.topk.measured.NAMED` or a `Link`; None for what was measured between as many
-            GPUs, and for ``network`` between CPUs.
+            `dcp_comm.topk.measured.NAMED` or a `Link`; None for what
+            `dcp_comm.topk.measured.link_between` has: figures of 2 GPUs, measured, the general
+            ``nvlink`` for more of them, and ``network`` between CPUs.
         shard_rank: This rank's place in the KV interleave; None for ``comm.rank``.
 
     Attributes:

@@ -20,7 +20,7 @@ class MergeOptions:
             its ``owner``, in four that move fewer bytes. None for ``all``; strategy ``auto`` then
             takes what it expects to be faster.
         block: B of strategy ``splitter``, keys between two splitters, at most K; None for
-            `dcp_comm.topk.cost.best_block`.
+            `dcp_comm.kernels.lemma.best_block`.
         page_size: Tokens a page of the block table, for output ``slots``.
         device: How fast the ranks do the arithmetic, for strategy ``auto``; None for what was
             measured on such devices.

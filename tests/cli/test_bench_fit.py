@@ -85,6 +85,15 @@ def test_stages_alone_tell_of_a_device_and_of_no_link() -> None:
     assert fit([report(collectives=[], merges=[], stages=only)], no_misses).device is None
 
 
+def test_a_rank_by_itself_has_a_link_that_is_free() -> None:
+    """Its merges send nothing, so that no start and no rate of one comes out."""
+    told = merges()
+    for each in told:
+        each["subject"]["ranks"] = 1
+    found = fit([report(collectives=[], merges=told)], no_misses)
+    assert found.links["p2p-1"].us(10**6) == pytest.approx(0, abs=0.01)
+
+
 def test_errors_are_relative_and_nothing_is_below_0() -> None:
     """A large time counts less than a small one, and what would start below 0 starts there."""
 
@@ -112,6 +121,8 @@ def test_links_are_named_by_what_they_are() -> None:
     assert [ranks_of(name) for name in ("p2p-4", "no-p2p-16-eager", "cpu-2 torch")] == [4, 16, 2]
     through_host = {**MACHINE, "environment": {"NCCL_P2P_DISABLE": "1"}}
     assert link_name(report(machine=through_host), 2, "pynccl", "graph") == "no-p2p-2"
+    unset = {**MACHINE, "environment": {"NCCL_P2P_DISABLE": ""}}
+    assert link_name(report(machine=unset), 2, "pynccl", "graph") == "p2p-2"
     cpu = {**MACHINE, "cuda": "", "environment": {}}
     assert link_name(report(machine=cpu), 2, "pynccl", "eager") == "cpu-2"
 
@@ -139,7 +150,10 @@ def test_a_model_is_judged_by_what_its_choice_was_measured_to_take() -> None:
     told = [merge("gather", 32, 50.0), merge("splitter", 32, 40.0), merge("auto", 32, 1.0)]
     modelled = {"gather": 1.0, "splitter": 2.0}
     (verdict,) = judging.chosen(told, lambda each: modelled[each["route"]])
+    assert verdict is not None
     assert (verdict.taken, verdict.best) == (told[0], told[1])
+    known = {"gather": 1.0}
+    assert list(judging.chosen(told, lambda each: known.get(each["route"]))) == [None]
 
 
 def test_the_command_prints_what_the_package_has(
@@ -235,6 +249,19 @@ def test_an_auto_that_is_behind_fails(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out
     assert "measured, is within 10% of the best in 10 of 11 cases, and behind in" in said
     assert re.search(r"11\.5 +auto +gather +1\.15 x", said)
+
+
+def test_eager_calls_that_are_behind_are_printed_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And where nothing was fitted to them, there is nothing to be judged by."""
+    eager = [merge("gather", 7, 10.0, mode="eager"), merge("auto", 7, 11.5, mode="eager")]
+    told = merges() + merges("global") + eager
+    assert main(["bench", "fit", written(tmp_path / "a.json", merges=told)]) == 0
+    said = capsys.readouterr().out
+    assert "eager: auto, as it was measured, is within 10% of the best in 0 of 1 cases" in said
+    assert "auto, by these, is left out in 1 cases, of which there is no model" in said
+    assert "eager: auto, by these" not in said
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": 0}', None])

@@ -111,7 +111,8 @@ def test_the_link_that_is_not_named() -> None:
     assert [link_between(gpu, size, {}) for size in (8, 72)] == [P2P.get(8, LINKS["nvlink"])] * 2
     assert link_between(gpu, 2, through_host) is NO_P2P[2]
     assert link_between(gpu, 72, through_host) is NO_P2P[max(NO_P2P)]
-    assert link_between(gpu, 2, {"NCCL_P2P_DISABLE": "0"}) is P2P[2]
+    for unset in ("0", ""):
+        assert link_between(gpu, 2, {"NCCL_P2P_DISABLE": unset}) is P2P[2]
     assert link_between(torch.device("cpu"), 2, through_host) is LINKS["network"]
 
 

@@ -45,12 +45,22 @@ def measured(merges: Iterable[Record]) -> Iterator[Verdict]:
             yield Verdict(auto, min(routes.values(), key=us))
 
 
-def chosen(merges: Iterable[Record], modelled: Callable[[Record], float]) -> Iterator[Verdict]:
-    """Judge what a model takes for the fastest, by the time that it was measured to take."""
+def chosen(
+    merges: Iterable[Record], modelled: Callable[[Record], float | None]
+) -> Iterator[Verdict | None]:
+    """Judge what a model takes for the fastest, by the time that it was measured to take.
+
+    None stands for a case in which the model does not know every strategy's time.
+    """
     for routes in _groups(merges):
         routes.pop("auto", None)
-        if routes:
-            yield Verdict(min(routes.values(), key=modelled), min(routes.values(), key=us))
+        times = {route: modelled(each) for route, each in routes.items()}
+        known = {route: time for route, time in times.items() if time is not None}
+        if len(known) < len(routes):
+            yield None
+        elif routes:
+            taken = routes[min(known, key=lambda route: known[route])]
+            yield Verdict(taken, min(routes.values(), key=us))
 
 
 def us(merge: Record) -> float:

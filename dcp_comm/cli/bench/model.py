@@ -21,6 +21,7 @@ import torch
 
 from dcp_comm.kernels.lemma import splitter_shape
 from dcp_comm.topk.cost import Scheme, schemes
+from dcp_comm.topk.measured import through_host
 from dcp_comm.topk.rates import STEPS, Device, Link, Pace
 
 Record = dict[str, Any]
@@ -83,8 +84,8 @@ def mode_of(reports: Sequence[Record]) -> str:
 def link_name(report: Record, ranks: int, backend: str, mode: str) -> str:
     """Return how a link is called: kind and ranks, then the backend if merges went over another."""
     machine = report["machine"]
-    through_host = machine["environment"].get("NCCL_P2P_DISABLE", "0") != "0"
-    kind = (NO_P2P if through_host else P2P) if machine["cuda"] else CPU
+    between = NO_P2P if through_host(machine["environment"]) else P2P
+    kind = between if machine["cuda"] else CPU
     eager = EAGER if mode == "eager" and machine["cuda"] else ""
     usual = report["merges"][0]["backend"] if report["merges"] else backend
     return f"{kind}-{ranks}{eager}" + ("" if backend == usual else f" {backend}")
@@ -265,12 +266,13 @@ def _least(rows: Sequence[dict[str, float]], us: Sequence[float]) -> dict[str, f
 
 
 def _link(name: str, solved: dict[str, float]) -> Link:
-    """Return both lines of a link, or the one for which there were messages."""
+    """Return both lines of a link, or the one for which there were messages; else it is free."""
     lines = (name, _BULK + name)
     found = [
         _pair(each, solved) for each in lines if {f"{each} {_START}", f"{each} {_RATE}"} & {*solved}
     ]
-    return Link(name, *(number for pair in found for number in pair))
+    # One rank sends nothing, and what came out below 0 was left out.
+    return Link(name, *(number for pair in found or [(0.0, _FASTEST)] for number in pair))
 
 
 def _device(name: str, told: Sequence[Time], solved: dict[str, float]) -> Device | None:
@@ -283,7 +285,7 @@ def _pair(what: str, solved: dict[str, float]) -> tuple[float, float]:
     """Return start and rate, as a table has them."""
     slope = solved.get(f"{what} {_RATE}", 0.0)
     start = solved.get(f"{what} {_START}", 0.0)
-    return round(start, 2), round(1 / max(slope, 1 / _FASTEST), 1)
+    return round(start, 2), max(0.1, round(1 / max(slope, 1 / _FASTEST), 1))
 
 
 def summary(errors: Iterable[float]) -> str:
