@@ -6,11 +6,13 @@
 #include "emit.cuh"
 
 constexpr int THREADS = 1024;
+constexpr u64 MOST = ~1ull;  // to which one can be added; encode() makes none as large
 
-// Runs of n words each in shared memory.
+// Runs of n words each in shared memory, those before run `own` with one added, so that of equal words
+// those come first. Words of different runs differ, but for those of a spoiled peer.
 struct Runs {
   u64* words;
-  int runs, n;
+  int runs, n, own;
 
   // Returns how many words this thread fetched that are no padding.
   //
@@ -28,31 +30,30 @@ struct Runs {
 #pragma unroll
       for (int run = 0; run < MAX_RUNS; ++run) {
         if (run >= runs) break;
-        words[run * n + at] = fetched[run];
+        words[run * n + at] = run == own ? fetched[run] : min(fetched[run], MOST) + (run < own);
         valid += fetched[run] != 0;
       }
     }
     return valid;
   }
 
-  // How many words of all runs but `own` come before a valid word: are larger, or equal and of a run
-  // before. Words of different runs differ, but for those of a spoiled peer.
+  // How many words of the other runs come before a valid word of this one.
   //
   // All runs are searched at once, and without a branch: what a search waits for is the load before.
-  __device__ __forceinline__ int before(u64 word, int own) const {
+  __device__ __forceinline__ int before(u64 word) const {
     int found[MAX_RUNS] = {};
     for (int step = 1 << (31 - __clz(n)); step > 0; step >>= 1) {
 #pragma unroll
-      for (int run = 0; run < MAX_RUNS; ++run) {
-        if (run >= runs) break;
-        const int more = found[run] + step;
-        const u64 there = words[run * n + min(more, n) - 1];
-        found[run] = (more <= n) & (there > word - (run < own)) ? more : found[run];
+      for (int other = 1; other < MAX_RUNS; ++other) {
+        if (other >= runs) break;
+        const int more = found[other] + step;
+        const u64 there = words[elsewhere(other) * n + min(more, n) - 1];
+        found[other] = (more <= n) & (there > word) ? more : found[other];
       }
     }
     int before = 0;
 #pragma unroll
-    for (int run = 0; run < MAX_RUNS; ++run) before += run == own ? 0 : found[run];
+    for (int other = 1; other < MAX_RUNS; ++other) before += found[other];
     return before;
   }
 
@@ -60,10 +61,16 @@ struct Runs {
   __device__ __forceinline__ bool certifies(u64 word) const {
     bool sure = true;
     for (int run = 0; run < runs; ++run) {
-      const u64 last = words[run * n + n - 1];
+      const u64 last = words[run * n + n - 1] - (run < own);
       sure = sure && (last == 0 || last >> 32 < word >> 32);
     }
     return sure;
+  }
+
+ private:
+  // The runs but its own, from the next one on.
+  __device__ __forceinline__ int elsewhere(int other) const {
+    return own + other < runs ? own + other : own + other - runs;
   }
 };
 
@@ -76,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const Emission::Row ids_of_row = to.of_row(row);
   const int run = static_cast<int>(blockIdx.y), n = static_cast<int>(k);
   const int thread = static_cast<int>(threadIdx.x);
-  const Runs all{reinterpret_cast<u64*>(memory), static_cast<int>(runs), n};
+  const Runs all{reinterpret_cast<u64*>(memory), static_cast<int>(runs), n, run};
   if (thread == 0) valid = 0;
   __syncthreads();
   const int fetched = all.fetch([&](int other, int at) {
@@ -91,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   for (int first = 0; won == first && first < n; first += THREADS) {
     const int at = first + thread;
     const u64 word = at < n ? all.words[run * n + at] : 0;
-    const int rank = word != 0 ? at + all.before(word, run) : n;
+    const int rank = word != 0 ? at + all.before(min(word, MOST)) : n;
     if (rank < n && writes) ids_of_row.write(own_run < 0 ? rank : at, word);
     if (rank == n - 1) to.certify(row, all.certifies(word));
     won += __syncthreads_count(rank < n);

@@ -28,11 +28,12 @@ struct Sorter {
   struct Shared {
     u64 words[CAPACITY];
     u32 bins[BINS + 4];  // four more, so that what follows is aligned
+    unsigned short bin_of[CAPACITY];
     u32 low[WARPS], high[WARPS], sums[WARPS];
     u32 segments[2][SEGMENTS];  // begin << 16 | end
     u32 pushed[2];
   };
-  static_assert(sizeof(Shared) <= 8 * CAPACITY + 4 * BINS + 1024, "what launches ask for");
+  static_assert(sizeof(Shared) <= 10 * CAPACITY + 4 * BINS + 1024, "what launches ask for");
 
   // All dynamic shared memory of a block that sorts begins with it.
   static __device__ __forceinline__ Shared& shared() {
@@ -42,6 +43,22 @@ struct Sorter {
 
   static __device__ __forceinline__ int place_of(int item) {
     return item * THREADS + static_cast<int>(threadIdx.x);
+  }
+
+  // Whether the words, own[item] of which is word place_of(item), fall already. Most do not, which the
+  // first of each thread tell. All threads call it, and may use the shared memory when it returns.
+  static __device__ __forceinline__ bool in_order(const u64 (&own)[EACH]) {
+    const u64 next = __shfl_down_sync(~0u, own[0], 1);  // the last lane's is its own
+    if (!__syncthreads_and(own[0] >= next)) return false;
+    u64* words = shared().words;
+#pragma unroll
+    for (int item = 0; item < EACH; ++item) words[place_of(item)] = own[item];
+    __syncthreads();
+    bool falls = true;
+#pragma unroll
+    for (int item = 0; item < EACH; ++item)
+      falls = falls && own[item] >= words[min(place_of(item) + 1, CAPACITY - 1)];
+    return __syncthreads_and(falls);
   }
 
   // Calls emit(rank, word) for each of `count` words; own[item] is word place_of(item) of them.
@@ -78,21 +95,45 @@ struct Sorter {
   //
   // By value, bins are the finer the nearer to the least value, as the best of a long row lie: the
   // bits of (base - value) without their sign, for a base so far below all values that they span
-  // four octaves. Where positive values span many more of themselves the base is 0.
+  // four octaves. Where positive values span many more of themselves the base is 0. Few values far
+  // above all others share the first bin. Where many scores tie at the least value, as on a plateau
+  // that K cuts, those have half of the bins, by their ids.
   template <By BY>
   struct Spread {
     u32 high;  // the largest half word, or twice the bits of (base - the largest value)
     int shift;
     float base;
+    u32 tied;      // the half word of the scores that tie at the least value; 0: not many do
+    u32 ids_high;  // the largest half word of an id
+    int ids_shift;
     bool by_score;
     bool divisible;  // not all words are equal
 
     __device__ __forceinline__ u32 bin(u64 word) const {
       if (BY != VALUE) return ((high - half(word, BY == BITS && by_score)) << shift) >> (32 - ORDER);
-      // Twice the bits have no sign. Padding is no number, whose difference exceeds all others'.
-      return min((high - twice_below(score_of_ordered(ordered_score(word)))) >> shift,
-                 static_cast<u32>(BINS - 1));
+      // Padding, whose half words are 0, comes last.
+      const u32 by_id = (ids_high - half(word, false)) >> ids_shift;
+      const bool ties = half(word, true) <= tied;
+      return ties ? BINS / 2 + min(by_id, BINS / 2 - 1u) : bin_of_score(half(word, true));
     }
+    __device__ __forceinline__ u32 bin_of_score(u32 score) const {
+      return min((high - min(twice_below(value_of(score)), high)) >> shift,
+                 tied == 0 ? BINS - 1u : BINS / 2 - 1u);
+    }
+
+    // For values from the least to a large one.
+    __device__ __forceinline__ void cover(float least, float large) {
+      const float width = __fsub_rn(large, least), below = __fmul_rn(width, 0.06666667f);
+      base = least > 0 && least < __fmul_rn(below, 0.25f) ? 0 : __fsub_rn(least, below);
+      // Infinite scores leave all in one bin.
+      if (!(width < 3.0e38f)) base = __int_as_float(0x7FC00000);
+      high = twice_below(large);
+      const u32 span = high - twice_below(least);
+      shift = max(32 - __clz(static_cast<int>(span - (span >> 6))) - ORDER, 0);
+    }
+
+   private:
+    // Twice the bits have no sign.
     __device__ __forceinline__ u32 twice_below(float value) const {
       return 2 * __float_as_uint(__fsub_rn(base, value));
     }
@@ -162,15 +203,18 @@ struct Sorter {
     u64* words = all.words + begin;
 #pragma unroll
     for (int item = 0; item < EACH; ++item) {
-      if (place_of(item) < count)
-        words[all.bins[place[item] >> 16] + (place[item] & 0xFFFF)] = own[item];
+      if (place_of(item) < count) {
+        const u32 bin = place[item] >> 16, at = all.bins[bin] + (place[item] & 0xFFFF);
+        words[at] = own[item];
+        all.bin_of[at] = static_cast<unsigned short>(bin);
+      }
     }
     __syncthreads();
 #pragma unroll
     for (int item = 0; item < EACH; ++item) {
       if (place_of(item) < count) {
         own[item] = words[place_of(item)];
-        place[item] = rank(words, own[item], map.bin(own[item]), place_of(item));
+        place[item] = rank(words, own[item], all.bin_of[place_of(item)], place_of(item));
       }
     }
   }
@@ -195,25 +239,52 @@ struct Sorter {
     Spread<BY> map;
     map.by_score = BY == BITS;
     bounds(own, count, BY != ID, BY == VALUE, &low, &high);
+    if constexpr (BY == VALUE) {
+      map.divisible = true;
+      spread_values(&map, own, count, low, high);
+      return map;
+    }
     if (BY == BITS && low == high) {
       map.by_score = false;
       __syncthreads();
       bounds(own, count, false, false, &low, &high);
     }
-    map.divisible = BY == VALUE || low != high;
+    map.divisible = low != high;
     map.high = high;
     map.shift = __clz(static_cast<int>(high - low)) & 31;
-    if (BY == VALUE) {
-      const float least = value_of(low), largest = value_of(high);
-      const float width = __fsub_rn(largest, least), below = __fmul_rn(width, 0.06666667f);
-      map.base = least > 0 && least < __fmul_rn(below, 0.25f) ? 0 : __fsub_rn(least, below);
-      // Infinite scores leave all in one bin.
-      if (!(width < 3.0e38f)) map.base = __int_as_float(0x7FC00000);
-      map.high = map.twice_below(largest);
-      const u32 span = map.high - map.twice_below(least);
-      map.shift = max(32 - __clz(static_cast<int>(span - (span >> 6))) - ORDER, 0);
-    }
     return map;
+  }
+
+  // What bounds() left of each warp tells of few values far above, and of many that tie.
+  static __device__ __forceinline__ void spread_values(Spread<VALUE>* map, const u64 (&own)[EACH],
+                                                       int count, u32 low, u32 high) {
+    const u32 lane = threadIdx.x % 32;
+    u32 least = shared().low[lane % WARPS], largest = shared().high[lane % WARPS];
+    if (largest == 0) {  // a warp without words
+      least = low;
+      largest = high;
+    }
+    map->tied = 0;
+    map->ids_high = ~0u;
+    map->ids_shift = 0;
+    map->cover(value_of(low), value_of(high));
+    const u32 usual = map->bin_of_score(__reduce_min_sync(~0u, largest));
+    if (usual > BINS - BINS / 8 || map->base != map->base)
+      map->cover(value_of(low), value_of(median(largest)));
+    if (count <= CROWD || __reduce_max_sync(~0u, least) != low) return;
+    __syncthreads();
+    u32 last;
+    bounds(own, count, false, true, &last, &map->ids_high);
+    map->tied = low;
+    map->shift += 1;
+    map->ids_shift = max(32 - __clz(static_cast<int>(map->ids_high - last)) - (ORDER - 1), 0);
+  }
+
+  // The median of what the warps have, one a lane.
+  static __device__ __forceinline__ u32 median(u32 value) {
+    int reached = 0;
+    for (int warp = 0; warp < WARPS; ++warp) reached += __shfl_sync(~0u, value, warp) <= value;
+    return __reduce_min_sync(~0u, reached >= WARPS / 2 ? value : ~0u);
   }
 
   static __device__ __forceinline__ float value_of(u32 half) {
