@@ -84,11 +84,6 @@ class Splitters(NamedTuple):
         return self._replace(keys=self.keys[rows])
 
 
-Opened = tuple[Tensor, Tensor] | None
-"""What the splitters told: int64 starts of all windows (p, rows), and x (rows,), the t-th largest
-splitter; None where it is cheaper to search again than to keep it."""
-
-
 class Primitives(ABC):
     """One way to run the merge's arithmetic.
 
@@ -187,11 +182,12 @@ class Primitives(ABC):
     @abstractmethod
     def open_windows(
         self, splitters: Tensor, starts: Tensor, own: int | None, shape: SplitterShape
-    ) -> Opened:
-        """Write where the windows of open winners begin; return what `close_windows` wants back.
+    ) -> None:
+        """Write where the windows of open winners begin.
 
         Args:
-            splitters: int64 (p, rows, m).
+            splitters: int64 (p, rows, m). The first of run 0 becomes the t-th largest of its row,
+                which `close_windows` needs, unless t is 0; a last one only where m is 1.
             starts: int64 (p, rows), or (1, rows) for run ``own`` alone; overwritten. K where every
                 valid key wins.
             own: The run whose start is wanted; None for all.
@@ -207,20 +203,19 @@ class Primitives(ABC):
         self,
         splitters: Tensor,
         windows: Tensor,
-        verdicts: Tensor,
+        answers: Tensor,
         own: int | None,
         shape: SplitterShape,
-        opened: Opened,
     ) -> None:
         """Write how long a prefix of each run wins, from all that was exchanged.
 
         Args:
-            splitters: int64 (p, rows, m), as `open_windows` saw them.
+            splitters: int64 (p, rows, m), as `open_windows` left them.
             windows: int64 (p, rows, W).
-            verdicts: As in `settle`; (1, rows) for run ``own`` alone. K or more: all that is valid.
+            answers: Starts, as `open_windows` wrote them; overwritten by verdicts, as in `settle`,
+                of K or more where all that is valid wins.
             own: As in `open_windows`.
             shape: As in `open_windows`.
-            opened: What `open_windows` returned.
         """
 
     @abstractmethod

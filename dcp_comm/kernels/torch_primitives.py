@@ -5,7 +5,7 @@ from torch import Tensor
 
 from dcp_comm.kernels import torch_ops as ops
 from dcp_comm.kernels.lemma import SplitterShape
-from dcp_comm.kernels.primitives import Emission, Opened, Primitives, Splitters
+from dcp_comm.kernels.primitives import Emission, Primitives, Splitters
 from dcp_comm.sharding import Shard
 from dcp_comm.topk.keys import PAD
 
@@ -80,11 +80,13 @@ class TorchPrimitives(Primitives):
 
     def open_windows(
         self, splitters: Tensor, starts: Tensor, own: int | None, shape: SplitterShape
-    ) -> Opened:
+    ) -> None:
         """Find how many splitters of each run are among the t largest."""
-        opened = _opened(splitters, shape)
-        starts.copy_(_kept(opened[0], own))
-        return opened
+        settled = ops.prefix_lengths(splitters, shape.settled)
+        x = ops.threshold(splitters, settled, shape.settled)
+        starts.copy_(_kept((settled * shape.block).masked_fill(x == PAD, shape.k), own))
+        if shape.settled:
+            splitters[0, :, 0] = x
 
     def copy_windows(self, windows: Tensor, run: Tensor, starts: Tensor) -> None:
         """Copy by index."""
@@ -94,17 +96,17 @@ class TorchPrimitives(Primitives):
         self,
         splitters: Tensor,
         windows: Tensor,
-        verdicts: Tensor,
+        answers: Tensor,
         own: int | None,
         shape: SplitterShape,
-        opened: Opened,
     ) -> None:
         """Find how many keys of each window are among the W largest."""
-        starts, x = opened or _opened(splitters, shape)
         lengths = ops.prefix_lengths(windows, shape.window)
-        last = x.minimum(ops.threshold(windows, lengths, shape.window))
+        last = ops.threshold(windows, lengths, shape.window)
+        if shape.settled:
+            last = last.minimum(splitters[0, :, 0])
         certified = ops.certify(splitters, last)
-        verdicts.copy_(_kept(ops.verdicts(starts + lengths, certified), own))
+        answers.copy_(ops.verdicts(answers + _kept(lengths, own), certified))
 
     def emit_own(self, run: Tensor, verdicts: Tensor | None, to: Emission) -> None:
         """Write the prefix, as far as it is valid."""
@@ -126,13 +128,6 @@ def _select(runs: Tensor) -> tuple[Tensor, Tensor]:
     k = runs.shape[2]
     lengths = ops.prefix_lengths(runs, k)
     return lengths, ops.certify(runs, ops.threshold(runs, lengths, k))
-
-
-def _opened(splitters: Tensor, shape: SplitterShape) -> tuple[Tensor, Tensor]:
-    """Return where the windows start int64 (p, rows), and x (rows,), the t-th largest splitter."""
-    settled = ops.prefix_lengths(splitters, shape.settled)
-    x = ops.threshold(splitters, settled, shape.settled)
-    return (settled * shape.block).masked_fill(x == PAD, shape.k), x
 
 
 def _kept(of_all: Tensor, own: int | None) -> Tensor:

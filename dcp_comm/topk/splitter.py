@@ -90,11 +90,11 @@ class Splitter(Strategy):
             own_splitters[to.rows :].fill_(PAD)
 
         transport.collect(splitters, own_splitters)
-        opened = kernels.open_windows(splitters, answers.given, transport.only, shape)
+        kernels.open_windows(splitters, answers.given, transport.only, shape)
 
         kernels.copy_windows(own_windows, run, transport.deliver(answers))
         transport.collect(windows, own_windows)
-        kernels.close_windows(splitters, windows, answers.given, transport.only, shape, opened)
+        kernels.close_windows(splitters, windows, answers.given, transport.only, shape)
 
         verdicts = transport.deliver(answers)
         kernels.emit_own(first(run, to.rows), first(verdicts, to.rows), to)

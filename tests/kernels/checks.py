@@ -113,8 +113,15 @@ def _check_windows(both: Both, runs: Tensor, shape: SplitterShape) -> None:
     drawn = runs.new_empty(*runs.shape[:2], shape.splitters)
     for to, run in zip(drawn, runs, strict=True):
         copy_splitters(to, run, shape.block)
-    splitters = both.give(drawn)
-    starts = _answers(both, lambda way, to, own: way.open_windows(splitters, to, own, shape))
+    left: list[Tensor] = []
+
+    def open_windows(way: Primitives, to: Tensor, own: int | None) -> None:
+        left.append(both.give(drawn.clone()))
+        way.open_windows(left[-1], to, own, shape)
+
+    starts = _answers(both, open_windows)
+    splitters = left[0]
+    assert all(torch.equal(each, splitters) for each in left)
     windows = both.give(
         torch.stack(
             [
@@ -123,10 +130,12 @@ def _check_windows(both: Both, runs: Tensor, shape: SplitterShape) -> None:
             ]
         )
     )
-    _answers(
-        both,
-        lambda way, to, own: way.close_windows(splitters, windows, to, own, shape, None),
-    )
+
+    def close_windows(way: Primitives, to: Tensor, own: int | None) -> None:
+        to.copy_(starts if own is None else starts[own : own + 1])
+        way.close_windows(splitters, windows, to, own, shape)
+
+    _answers(both, close_windows)
 
 
 def _copied(both: Both, copy: Write, width: int) -> Tensor:

@@ -154,7 +154,7 @@ def _select_sorted(batch: Batch) -> Work:
 def _split(batch: Batch) -> Work:
     """What strategy "splitter" does between its exchanges, whose results stay from before.
 
-    Splitters come with the sorted runs.
+    Splitters come with the sorted runs; what is written over them is restored each time.
     """
     shape, kernels, runs = _shape(batch.question), _kernels(batch), batch.runs
     to, (size, count, _) = _emission(batch, batch.part.shard), runs.shape
@@ -163,14 +163,16 @@ def _split(batch: Batch) -> Work:
     starts, answers = runs.new_empty(size, count), runs.new_empty(1, count)
     for rank in range(size):
         copy_splitters(splitters[rank], runs[rank], shape.block)
+    largest = splitters[0, :, 0].clone()
     kernels.open_windows(splitters, starts, None, shape)
     for rank in range(size):
         kernels.copy_windows(windows[rank], runs[rank], starts[rank])
 
     def split() -> None:
-        opened = kernels.open_windows(splitters, answers, 0, shape)
+        splitters[0, :, 0] = largest
+        kernels.open_windows(splitters, answers, 0, shape)
         kernels.copy_windows(windows[0], runs[0], answers[0])
-        kernels.close_windows(splitters, windows, answers, 0, shape, opened)
+        kernels.close_windows(splitters, windows, answers, 0, shape)
         kernels.emit_own(runs[0], answers[0], to)
 
     wanted = batch.question.own(0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from dcp_comm.kernels.cuda.arguments import DTYPES, integers, pointer
 from dcp_comm.kernels.cuda.launcher import Launcher
 from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
-from dcp_comm.kernels.primitives import Emission, Opened, Primitives, Splitters
+from dcp_comm.kernels.primitives import Emission, Primitives, Splitters
 from dcp_comm.sharding import Shard
 
 CAPACITIES = (512, 1024, 2048, 4096)
@@ -130,12 +130,11 @@ class CudaPrimitives(Primitives):
 
     def open_windows(
         self, splitters: Tensor, starts: Tensor, own: int | None, shape: SplitterShape
-    ) -> Opened:
-        """Search the splitters; what they tell would need memory to keep."""
+    ) -> None:
+        """Search the splitters."""
         pointers = (splitters.data_ptr(), starts.data_ptr(), -1 if own is None else own)
         rows = splitters.shape[1]
         self._search("open_windows", rows, shape.splitters, shape, *pointers)
-        return None
 
     def copy_windows(self, windows: Tensor, run: Tensor, starts: Tensor) -> None:
         """A warp copies a row's."""
@@ -148,16 +147,14 @@ class CudaPrimitives(Primitives):
         self,
         splitters: Tensor,
         windows: Tensor,
-        verdicts: Tensor,
+        answers: Tensor,
         own: int | None,
         shape: SplitterShape,
-        opened: Opened,
     ) -> None:
-        """Search splitters again, which is cheaper than to keep what they told; then windows."""
-        pointers = (splitters.data_ptr(), windows.data_ptr(), verdicts.data_ptr())
-        rows, width = splitters.shape[1], max(shape.splitters, shape.window)
-        whose = -1 if own is None else own
-        self._search("close_windows", rows, width, shape, *pointers, whose)
+        """Search the windows."""
+        pointers = (splitters.data_ptr(), windows.data_ptr(), answers.data_ptr())
+        whose, rows = -1 if own is None else own, splitters.shape[1]
+        self._search("close_windows", rows, shape.window, shape, *pointers, whose)
 
     def emit_own(self, run: Tensor, verdicts: Tensor | None, to: Emission) -> None:
         """Write the prefix as it is, or sort it first where it is wanted by position."""

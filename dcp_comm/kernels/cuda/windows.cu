@@ -23,35 +23,42 @@ __device__ __forceinline__ void fetch_sent(const Search& search, const i64* keys
   });
 }
 
-// Writes answers (p, rows), or (1, rows) of run `own`.
-__device__ __forceinline__ void answer(const Search& search, i64* answers, i64 own, i64 value) {
+// Calls tell(answer) with each of the answers (p, rows), or (1, rows) of run `own`.
+template <typename Tell>
+__device__ __forceinline__ void answer(const Search& search, i64* answers, i64 own, const Tell& tell) {
   search.answer([&](i64 row, int run) {
-    if (own < 0 || run == own) answers[(own < 0 ? run : 0) * search.rows + row] = value;
+    if (own < 0 || run == own) tell(answers + (own < 0 ? run : 0) * search.rows + row);
   });
 }
 
-// Where a run's window starts.
-__device__ __forceinline__ i64 start_of(const Lemma& lemma, const Opened& opened) {
-  return opened.x == PAD ? lemma.k : opened.settled * lemma.block;
-}
-
 extern "C" __global__ void __launch_bounds__(SEARCHERS, 7)
-    open_windows(SEARCH_PARAMETERS, const i64* splitters, i64* starts, i64 own) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  const Search search = SEARCH;
-  fetch_sent(search, splitters, search.lemma.splitters);
-  answer(search, starts, own, start_of(search.lemma, search.open()));
-}
-
-extern "C" __global__ void __launch_bounds__(SEARCHERS, 7)
-    close_windows(SEARCH_PARAMETERS, const i64* splitters, const i64* windows, i64* verdicts, i64 own) {
+    open_windows(SEARCH_PARAMETERS, i64* splitters, i64* starts, i64 own) {
   extern __shared__ __align__(16) unsigned char memory[];
   const Search search = SEARCH;
   fetch_sent(search, splitters, search.lemma.splitters);
   const Opened opened = search.open();
-  __syncthreads();
+  const i64 start = opened.x == PAD ? k : opened.settled * block;
+  answer(search, starts, own, [&](i64* to) { *to = start; });
+  // No search looks at it again, and all keys of the block's rows are fetched.
+  search.answer([&](i64 row, int run) {
+    if (run == 0 && settled > 0) splitters[row * splitter_count] = opened.x;
+  });
+}
+
+extern "C" __global__ void __launch_bounds__(SEARCHERS, 7)
+    close_windows(SEARCH_PARAMETERS, const i64* splitters, const i64* windows, i64* answers, i64 own) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  const Search search = SEARCH;
+  Opened opened{0, ~PAD, PAD};
+  if (search.speaks()) {
+    const i64 row = min(search.first + search.row(), rows - 1);
+    if (settled > 0) opened.x = __ldg(splitters + row * splitter_count);
+    opened.last = __ldg(splitters + (search.run() * rows + row + 1) * splitter_count - 1);
+  }
   fetch_sent(search, windows, search.lemma.window);
   const Closed closed = search.close(opened, search.lemma.window);
-  const i64 length = start_of(search.lemma, opened) + closed.length;
-  answer(search, verdicts, own, closed.sure ? length : ~length);
+  answer(search, answers, own, [&](i64* to) {
+    const i64 length = *to + closed.length;
+    *to = closed.sure ? length : ~length;
+  });
 }
