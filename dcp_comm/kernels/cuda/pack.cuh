@@ -108,14 +108,7 @@ __device__ __forceinline__ void pack(const Packed& to, const Scores& scores,
     words[item] = encode(bits, from.shard.global_of(id), from.mask_neg_inf);
   }
   i64* keys = to.run + row * k;
-  if (Sort::in_order(words)) {  // as local_topk leaves them
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item)
-      if (Sort::place_of(item) < k) keys[Sort::place_of(item)] = key_of_word(words[item]);
-  } else {
-    Sort::template sort<VALUE>(words, k,
-                               [&](int rank, u64 word) { keys[rank] = key_of_word(word); });
-  }
+  Sort::template sort<VALUE>(words, k, [&](int rank, u64 word) { keys[rank] = key_of_word(word); });
   to.template split<Sort::THREADS>();
 }
 

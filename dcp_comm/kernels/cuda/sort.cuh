@@ -45,22 +45,6 @@ struct Sorter {
     return item * THREADS + static_cast<int>(threadIdx.x);
   }
 
-  // Whether the words, own[item] of which is word place_of(item), fall already. Most do not, which the
-  // first of each thread tell. All threads call it, and may use the shared memory when it returns.
-  static __device__ __forceinline__ bool in_order(const u64 (&own)[EACH]) {
-    const u64 next = __shfl_down_sync(~0u, own[0], 1);  // the last lane's is its own
-    if (!__syncthreads_and(own[0] >= next)) return false;
-    u64* words = shared().words;
-#pragma unroll
-    for (int item = 0; item < EACH; ++item) words[place_of(item)] = own[item];
-    __syncthreads();
-    bool falls = true;
-#pragma unroll
-    for (int item = 0; item < EACH; ++item)
-      falls = falls && own[item] >= words[min(place_of(item) + 1, CAPACITY - 1)];
-    return __syncthreads_and(falls);
-  }
-
   // Calls emit(rank, word) for each of `count` words; own[item] is word place_of(item) of them.
   //
   // All threads call it, and after a barrier if the shared memory was in use.
@@ -189,7 +173,15 @@ struct Sorter {
     const int count = end - begin;
     for (int which = 0; which < QUADS; ++which)
       reinterpret_cast<uint4*>(all.bins)[which * THREADS + threadIdx.x] = make_uint4(0, 0, 0, 0);
+    if constexpr (BY == VALUE) tell_order(own);
     const Spread<BY> map = range<BY>(own, count);
+    if constexpr (BY == VALUE) {
+      if (may_fall() && falls(own, begin)) {
+#pragma unroll
+        for (int item = 0; item < EACH; ++item) place[item] = static_cast<u32>(place_of(item));
+        return;
+      }
+    }
 #pragma unroll
     for (int item = 0; item < EACH; ++item) {
       if (place_of(item) < count) {
@@ -217,6 +209,29 @@ struct Sorter {
         place[item] = rank(words, own[item], all.bin_of[place_of(item)], place_of(item));
       }
     }
+  }
+
+  // Of words that fall already, as local_topk leaves them, the first of each thread do: seldom others.
+  // What a warp sees of it may be read after the next barrier.
+  static __device__ __forceinline__ void tell_order(const u64 (&own)[EACH]) {
+    const u64 next = __shfl_down_sync(~0u, own[0], 1);  // the last lane's is its own
+    const u32 fall = __ballot_sync(~0u, own[0] >= next);
+    if (threadIdx.x % 32 == 0) shared().sums[threadIdx.x / 32] = fall;
+  }
+  static __device__ __forceinline__ bool may_fall() {
+    return __all_sync(~0u, shared().sums[threadIdx.x % 32 % WARPS] == ~0u);
+  }
+  static __device__ __forceinline__ bool falls(const u64 (&own)[EACH], int begin) {
+    u64* words = shared().words + begin;
+#pragma unroll
+    for (int item = 0; item < EACH; ++item)
+      if (begin + place_of(item) < CAPACITY) words[place_of(item)] = own[item];
+    __syncthreads();
+    bool fall = true;
+#pragma unroll
+    for (int item = 0; item < EACH; ++item)
+      if (begin + place_of(item) + 1 < CAPACITY) fall = fall && own[item] >= words[place_of(item) + 1];
+    return __syncthreads_and(fall);
   }
 
   // The place of the word that stands at `at` of its segment: within its bin, if that is no segment.
@@ -259,19 +274,16 @@ struct Sorter {
   static __device__ __forceinline__ void spread_values(Spread<VALUE>* map, const u64 (&own)[EACH],
                                                        int count, u32 low, u32 high) {
     const u32 lane = threadIdx.x % 32;
-    u32 least = shared().low[lane % WARPS], largest = shared().high[lane % WARPS];
-    if (largest == 0) {  // a warp without words
-      least = low;
-      largest = high;
-    }
+    const u32 least = shared().low[lane % WARPS], largest = shared().high[lane % WARPS];
     map->tied = 0;
     map->ids_high = ~0u;
     map->ids_shift = 0;
     map->cover(value_of(low), value_of(high));
-    const u32 usual = map->bin_of_score(__reduce_min_sync(~0u, largest));
-    if (usual > BINS - BINS / 8 || map->base != map->base)
-      map->cover(value_of(low), value_of(median(largest)));
-    if (count <= CROWD || __reduce_max_sync(~0u, least) != low) return;
+    const bool near = map->bin_of_score(largest) >= BINS - BINS / 8;
+    const u32 usual = __reduce_max_sync(~0u, near ? largest : 0);
+    if (__popc(__ballot_sync(~0u, near)) >= 32 - 32 / 4 && usual != 0 && few_above(own, usual))
+      map->cover(value_of(low), value_of(usual));
+    if (count <= CROWD || __popc(__ballot_sync(~0u, least == low)) < 32 / 4) return;
     __syncthreads();
     u32 last;
     bounds(own, count, false, true, &last, &map->ids_high);
@@ -280,11 +292,11 @@ struct Sorter {
     map->ids_shift = max(32 - __clz(static_cast<int>(map->ids_high - last)) - (ORDER - 1), 0);
   }
 
-  // The median of what the warps have, one a lane.
-  static __device__ __forceinline__ u32 median(u32 value) {
-    int reached = 0;
-    for (int warp = 0; warp < WARPS; ++warp) reached += __shfl_sync(~0u, value, warp) <= value;
-    return __reduce_min_sync(~0u, reached >= WARPS / 2 ? value : ~0u);
+  static __device__ __forceinline__ bool few_above(const u64 (&own)[EACH], u32 score) {
+    int above = 0;
+#pragma unroll
+    for (int item = 0; item < EACH; ++item) above += __syncthreads_count(half(own[item], true) > score);
+    return above <= CROWD;
   }
 
   static __device__ __forceinline__ float value_of(u32 half) {

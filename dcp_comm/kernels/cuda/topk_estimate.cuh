@@ -6,7 +6,6 @@
 constexpr u32 SAMPLED = 16;      // one column in so many
 constexpr u32 MOST_ROUNDS = 16;  // vectors that a thread reads of the sample
 constexpr u32 BATCH = 4;         // of them at a time
-constexpr u32 KEPT = 8;          // of them that stay in registers, as all do of most rows
 
 template <int THREADS, int CAPACITY>
 struct Sample {
@@ -20,7 +19,6 @@ struct Sample {
   const Row& row;
   const float lowest;
   u32 rounds, step;  // vectors a thread has; vectors between two pairs that are read
-  Four kept[KEPT] = {};
 
   __device__ __forceinline__ Sample(const Collect& collect, const Row& row)
       : shared(collect.shared), row(row), lowest(collect.lowest) {
@@ -33,7 +31,6 @@ struct Sample {
   // About r of the k best are in the sample: r plus four times its deviation are counted off.
   __device__ __forceinline__ float threshold(int k) {
     if (row.columns() <= CAPACITY) return lowest;
-    load(0, kept);
     const float share = static_cast<float>(rounds * THREADS) / static_cast<float>(row.vectors);
     const float expected = share * static_cast<float>(k);
     u32 rank = static_cast<u32>(expected + 4.0f * sqrtf(expected)) + 4;
@@ -55,41 +52,28 @@ struct Sample {
     u32* bins = shared.sort.bins;
     for (u32 bin = threadIdx.x; bin < BINS; bin += THREADS) bins[bin] = 0;
     __syncthreads();
-    const auto tally = [&](u32 bits) {
-      const u32 word = word_of(bits);
-      if (__uint_as_float(bits) >= lowest && static_cast<u64>(word) >> (shift + width) == prefix)
-        atomicAdd(&bins[word >> shift & ((1u << width) - 1)], 1u);
-    };
-    visit(0, kept, tally);
-    for (u32 round = KEPT; round < rounds; round += BATCH) {
+    for (u32 round = 0; round < rounds; round += BATCH) {
       Four batch[BATCH] = {};
-      load(round, batch);
-      visit(round, batch, tally);
+#pragma unroll
+      for (u32 each = 0; each < BATCH; ++each) {
+        Four one[1] = {};
+        row.load(vector_of(round + each), 0, round + each < rounds ? row.vectors : 0, one);
+        batch[each] = one[0];
+      }
+#pragma unroll
+      for (u32 each = 0; each < BATCH; ++each) {
+        if (round + each >= rounds) break;
+        const Four wide = row.widen(batch[each]);
+#pragma unroll
+        for (int at = 0; at < 4; ++at) {
+          const u32 word = word_of(wide.bits[at]);
+          if (__uint_as_float(wide.bits[at]) >= lowest &&
+              static_cast<u64>(word) >> (shift + width) == prefix)
+            atomicAdd(&bins[word >> shift & ((1u << width) - 1)], 1u);
+        }
+      }
     }
     __syncthreads();
-  }
-
-  // The vectors of some rounds, from `round` on.
-  template <u32 COUNT>
-  __device__ __forceinline__ void load(u32 round, Four (&to)[COUNT]) const {
-#pragma unroll
-    for (u32 each = 0; each < COUNT; ++each) {
-      Four one[1] = {};
-      row.load(vector_of(round + each), 0, round + each < rounds ? row.vectors : 0, one);
-      to[each] = one[0];
-    }
-  }
-
-  // Calls tell(bits) for each of their scores, as float32.
-  template <u32 COUNT, typename Tell>
-  __device__ __forceinline__ void visit(u32 round, const Four (&from)[COUNT], const Tell& tell) const {
-#pragma unroll
-    for (u32 each = 0; each < COUNT; ++each) {
-      if (round + each >= rounds) break;
-      const Four wide = row.widen(from[each]);
-#pragma unroll
-      for (int at = 0; at < 4; ++at) tell(wide.bits[at]);
-    }
   }
 
   // Pairs of vectors, each at another place of its part of the row: rows have periods.
