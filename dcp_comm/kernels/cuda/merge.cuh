@@ -19,9 +19,9 @@ __device__ __forceinline__ void write_row(u64 (&own)[ITEMS], int count, int k, i
   }
   const auto write = [&](int rank, u64 word) { ids.write(rank, word); };
   if (to.by_position)
-    Sort::template sort<ID>(own, count, write);
+    Sort::sort_by_id(own, count, write);
   else
-    Sort::template sort<VALUE>(own, count, write);
+    Sort::sort(own, count, write);
 }
 
 // Writes the winners of runs (p, rows, k), or of run `own` alone. Where each row's ids belong stands,

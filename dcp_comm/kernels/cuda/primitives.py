@@ -186,7 +186,7 @@ class CudaPrimitives(Primitives):
     @property
     def _sort_bytes(self) -> int:
         """Shared memory of a block that sorts, as the sources assert it."""
-        return 18 * self._capacity + 1024
+        return 16 * self._capacity + 1024
 
     def _search(self, kernel: str, rows: int, width: int, shape: SplitterShape, *args: int) -> None:
         """Launch a search of lists of up to ``width`` keys, several of many rows a block."""
