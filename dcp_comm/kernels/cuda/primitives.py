@@ -35,7 +35,7 @@ _WARPS = _BLOCK // 32
 _SPAN = 128  # ids that a warp emits at once
 _EMITTERS = 132 * 64  # warps that a GPU holds, about: beyond them each emits more
 _LANES = 32  # of a warp, of which each run of a row needs one
-_SEARCHED = 132  # blocks that search, at least, before they share rows
+_SEARCHED = 528  # blocks that search, at least, before they share rows
 _SHARED = 160 << 10  # bytes that a block may have with compute capability 8.0, 9.0 and 10.0
 _MOST = 1 << 31
 

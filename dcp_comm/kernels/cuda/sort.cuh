@@ -28,6 +28,7 @@ struct Sorter {
     u32 low[WARPS], high[WARPS], sums[WARPS];
     u32 segments[2][SEGMENTS];  // begin << 16 | end
     u32 pushed[2];
+    bool falling;
   };
   static_assert(sizeof(Shared) <= 8 * CAPACITY + 4 * BINS + 1024, "what launches ask for");
 
@@ -41,24 +42,21 @@ struct Sorter {
     return item * THREADS + static_cast<int>(threadIdx.x);
   }
 
-  // Calls emit(rank, word) for each of `count` words; own[item] is word place_of(item) of them.
+  // Calls emit(rank, word) for each of `count` words; own[item] is word place_of(item) of them, which
+  // may well fall already.
   //
-  // All threads call it, and after a barrier if the shared memory was in use. What most rows are not
-  // is sorted apart, so that it costs them no registers.
-  template <typename Emit>
+  // All threads call it, and after a barrier if the shared memory was in use.
+  template <bool MAY_FALL, typename Emit>
   static __device__ __forceinline__ void sort(u64 (&own)[EACH], int count, const Emit& emit) {
     begin();
-    tell_order(own);
-    u32 low, high;
-    bounds<true>(own, count, true, &low, &high);
-    const ByValue<ORDER> map(low, high);
-    const Seen seen(map, low);
-    if (count > CROWD && (seen.outliers || seen.ties || may_fall())) {
+    if (MAY_FALL) tell_whether_falling(own[0]);
+    const Bounds scores = bounds_of_scores(own, count);
+    if (is_uneven(scores, count) || (MAY_FALL && shared().falling)) {
       put(own, count);
-      sort_words(count);
+      if (!MAY_FALL || !falls(own, count)) sort_words(count);
       emit_words(count, emit);
     } else {
-      spread_all(map, own, count, emit);
+      spread_all(ByValue<ORDER>(scores.low, scores.high), own, count, emit);
     }
   }
 
@@ -71,20 +69,14 @@ struct Sorter {
 
   // Sorts the first `count` of shared().words in place.
   //
-  // All threads call it, after a barrier, and may read what is sorted when it returns.
+  // All threads call it, after a barrier, and may read what is sorted when it returns. Apart, so
+  // that it costs the code around it no registers.
   static __device__ __noinline__ void sort_words(int count) {
     u64 own[EACH];
     u32 place[EACH];
-    bool falls = true;
-#pragma unroll
-    for (int item = 0; item < EACH; ++item) {
-      const int at = place_of(item);
-      own[item] = at < count ? shared().words[at] : 0;
-      falls = falls && (at + 1 >= count || own[item] >= shared().words[at + 1]);
-    }
-    if (__syncthreads_and(falls)) return;
+    take(own, 0, count);
     begin();
-    spread(by_values(own, count), own, place, 0, count, 0);
+    spread(by_uneven_values(own, count), own, place, 0, count, 0);
     settle(own, place, 0, count);
     refine();
   }
@@ -108,12 +100,16 @@ struct Sorter {
   static __device__ __forceinline__ void sort_segment(int first, int end, int next) {
     u64 own[EACH];
     u32 place[EACH];
-#pragma unroll
-    for (int item = 0; item < EACH; ++item)
-      own[item] = first + place_of(item) < end ? shared().words[first + place_of(item)] : 0;
+    take(own, first, end);
     clear();
     spread(by_bits(own, end - first), own, place, first, end, next);
     settle(own, place, first, end);
+  }
+
+  static __device__ __forceinline__ void take(u64 (&own)[EACH], int first, int end) {
+#pragma unroll
+    for (int item = 0; item < EACH; ++item)
+      own[item] = first + place_of(item) < end ? shared().words[first + place_of(item)] : 0;
   }
 
   // Before words are spread for the first time.
@@ -214,80 +210,75 @@ struct Sorter {
 
   // By the bits of scores, or of ids where scores are equal.
   static __device__ __forceinline__ ByHalf<ORDER> by_bits(const u64 (&own)[EACH], int count) {
-    u32 low, high;
-    bounds<true>(own, count, false, &low, &high);
-    if (low != high) return ByHalf<ORDER>(low, high, true);
+    const auto every = [](u64) { return true; };
+    const Bounds scores = bounds(own, count, score_half, every);
+    if (scores.low != scores.high) return ByHalf<ORDER>(scores.low, scores.high, true);
     __syncthreads();
     return by_ids(own, count);
   }
   static __device__ __forceinline__ ByHalf<ORDER> by_ids(const u64 (&own)[EACH], int count) {
-    u32 low, high;
-    bounds<false>(own, count, false, &low, &high);
-    return ByHalf<ORDER>(low, high, false);
+    const Bounds ids = bounds(own, count, id_half, [](u64) { return true; });
+    return ByHalf<ORDER>(ids.low, ids.high, false);
   }
 
-  // By values, some of which may lie far above all others or tie at the least.
-  static __device__ __forceinline__ Uneven<ORDER> by_values(const u64 (&own)[EACH], int count) {
-    u32 low, high;
-    bounds<true>(own, count, true, &low, &high);
-    const Seen seen(ByValue<ORDER>(low, high), low);
-    const u32 large = seen.outliers && few_above(own, seen.usual) ? seen.usual : high;
-    Uneven<ORDER> map(low, large);
-    if (seen.ties) {
-      __syncthreads();
-      u32 ids_low, ids_high;
-      bounds<false>(own, count, true, &ids_low, &ids_high);
-      map.tie(low, ids_low, ids_high);
-    }
+  static __device__ __forceinline__ Uneven<ORDER> by_uneven_values(const u64 (&own)[EACH],
+                                                                   int count) {
+    const Bounds scores = bounds_of_scores(own, count);
+    Uneven<ORDER> map(scores.low, scores.high);
+    if (!is_uneven(scores, count)) return map;
+    __syncthreads();
+    const Bounds usual = bounds(own, count, score_half, [&](u64 word) {
+      return word != 0 && is_low(scores, score_half(word));
+    });
+    if (few_above(own, usual.high)) map = Uneven<ORDER>(scores.low, usual.high);
+    __syncthreads();
+    const Bounds ids =
+        bounds(own, count, id_half, [&](u64 word) { return score_half(word) == scores.low; });
+    map.tie(scores.low, ids.low, ids.high);
     return map;
   }
 
-  // What bounds() left of each warp tells of all words: three quarters of the warps have none but
-  // near the least, or a quarter has the least.
-  struct Seen {
-    u32 usual;  // the largest near the least
-    bool outliers, ties;
+  static __device__ __forceinline__ bool few_above(const u64 (&own)[EACH], u32 score) {
+    u32 above = 0;
+#pragma unroll
+    for (int item = 0; item < EACH; ++item) above += score_half(own[item]) > score;
+    above = __reduce_add_sync(~0u, above);
+    if (threadIdx.x % 32 == 0) shared().sums[threadIdx.x / 32] = above;
+    __syncthreads();
+    return __reduce_add_sync(~0u, shared().sums[threadIdx.x % 32 % WARPS]) <= CROWD * (32 / WARPS);
+  }
 
-    __device__ __forceinline__ Seen(const ByValue<ORDER>& map, u32 low) {
-      const u32 warp = threadIdx.x % 32 % WARPS, largest = shared().high[warp];
-      const u32 last = map.bin_of(low);
-      const bool near = largest != 0 && map.bin_of(largest) >= last - last / 8;
-      usual = __reduce_max_sync(~0u, near ? largest : 0);
-      outliers = __popc(__ballot_sync(~0u, near)) >= 24;
-      ties = __popc(__ballot_sync(~0u, shared().low[warp] == low)) >= 8;
-    }
+  // The least and the largest half, of all words and of the warp that has this lane's number.
+  struct Bounds {
+    u32 low, high, warp_low, warp_high;
   };
 
-  static __device__ __forceinline__ bool few_above(const u64 (&own)[EACH], u32 score) {
-    int above = 0;
-#pragma unroll
-    for (int item = 0; item < EACH; ++item) above += __syncthreads_count(score_half(own[item]) > score);
-    return above <= CROWD;
+  // Whether most warps have no score but near the least, or several have the least itself.
+  static __device__ __forceinline__ bool is_uneven(const Bounds& scores, int count) {
+    const u32 low = __ballot_sync(~0u, is_low(scores, scores.warp_high));
+    const u32 least = __ballot_sync(~0u, scores.warp_low == scores.low);
+    return count > CROWD && (__popc(low) >= 24 || __popc(least) >= max(8, 64 / WARPS));
+  }
+  static __device__ __forceinline__ bool is_low(const Bounds& scores, u32 score) {
+    const float least = value_of(scores.low), largest = value_of(scores.high);
+    return __fsub_rn(value_of(score), least) < __fmul_rn(__fsub_rn(largest, least), 0.0625f);
   }
 
-  // Whether words fall already, as local_topk leaves them: the first of each thread do, as the warps
-  // tell before a barrier and may be asked behind it.
-  static __device__ __forceinline__ void tell_order(const u64 (&own)[EACH]) {
-    const u64 next = __shfl_down_sync(~0u, own[0], 1);  // the last lane's is its own
-    const u32 falls = __ballot_sync(~0u, own[0] >= next);
-    if (threadIdx.x % 32 == 0) shared().sums[threadIdx.x / 32] = falls;
-  }
-  static __device__ __forceinline__ bool may_fall() {
-    return __all_sync(~0u, shared().sums[threadIdx.x % 32 % WARPS] == ~0u);
+  static __device__ __forceinline__ Bounds bounds_of_scores(const u64 (&own)[EACH], int count) {
+    return bounds(own, count, score_half, [](u64 word) { return word != 0; });
   }
 
-  // The least and the largest of the segment's scores, or ids, in the order of words.
-  template <bool SCORE>
-  static __device__ __forceinline__ void bounds(const u64 (&own)[EACH], int count,
-                                                bool skip_padding, u32* least, u32* largest) {
+  // Of the words that count.
+  template <typename Half, typename Counts>
+  static __device__ __forceinline__ Bounds bounds(const u64 (&own)[EACH], int count,
+                                                  const Half& half, const Counts& counts) {
     Shared& all = shared();
     u32 low = ~0u, high = 0;
 #pragma unroll
     for (int item = 0; item < EACH; ++item) {
-      if (place_of(item) >= count || (skip_padding && own[item] == 0)) continue;
-      const u32 half = SCORE ? score_half(own[item]) : id_half(own[item]);
-      low = min(low, half);
-      high = max(high, half);
+      if (place_of(item) >= count || !counts(own[item])) continue;
+      low = min(low, half(own[item]));
+      high = max(high, half(own[item]));
     }
     low = __reduce_min_sync(~0u, low);
     high = __reduce_max_sync(~0u, high);
@@ -297,8 +288,28 @@ struct Sorter {
       all.high[warp] = high;
     }
     __syncthreads();
-    *least = __reduce_min_sync(~0u, all.low[lane % WARPS]);
-    *largest = __reduce_max_sync(~0u, all.high[lane % WARPS]);
+    low = all.low[lane % WARPS];
+    high = all.high[lane % WARPS];
+    return Bounds{__reduce_min_sync(~0u, low), __reduce_max_sync(~0u, high), low, high};
+  }
+
+  // Whether the first words of a row fall, told before a barrier: few that do not as a whole begin so.
+  static __device__ __forceinline__ void tell_whether_falling(u64 word) {
+    if (threadIdx.x >= 32) return;
+    const u64 next = __shfl_down_sync(~0u, word, 1);  // the last lane's is its own
+    const bool falling = __all_sync(~0u, word >= next);
+    if (threadIdx.x == 0) shared().falling = falling;
+  }
+
+  // Whether all words of shared().words fall.
+  static __device__ __forceinline__ bool falls(const u64 (&own)[EACH], int count) {
+    bool falls = true;
+#pragma unroll
+    for (int item = 0; item < EACH; ++item) {
+      const int next = place_of(item) + 1;
+      falls = falls && (next >= count || own[item] >= shared().words[next]);
+    }
+    return __syncthreads_and(falls);
   }
 
   // Counts become first places; crowded bins become segments.

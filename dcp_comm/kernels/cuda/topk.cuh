@@ -68,6 +68,7 @@ struct TopK {
     }
     for (;;) {
       collect.threshold = threshold;
+      collect.risen = false;
       if (!joined) collect.count = collect.sorted = 0;
       collect.collect(row, joined ? tiles : 0, tiles, !joined, true);
       if (threshold == collect.lowest || collect.holds(threshold)) break;

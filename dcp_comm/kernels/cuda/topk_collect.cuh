@@ -1,9 +1,10 @@
 // One block finds the best of a row, in one pass over its logits.
 //
-// Scores at or above a threshold are appended to a buffer in shared memory. When it is full it is
-// sorted, all but the k best are dropped, and the threshold rises above the last of them: rows are
-// read in the order of positions, so that a later equal score loses. How good the first threshold
-// is decides how long this takes, never what comes out.
+// Scores at or above a threshold are appended to a buffer in shared memory. When k are in it, the
+// threshold rises above itself: rows are read in the order of positions, so that a later equal score
+// loses. When the buffer is full it is sorted, all but the k best are dropped, and the threshold
+// rises above the last of them. How good the first threshold is decides how long this takes, never
+// what comes out.
 #pragma once
 
 #include "sort.cuh"
@@ -34,7 +35,7 @@ struct Collector {
   struct Shared {
     typename Sort::Shared sort;
     u32 demands[2][32];  // of warps for room; those of the next turn are 0
-    u32 sums[32];
+    u32 sums[32], best[32];
     u32 found[3];
   };
   static_assert(sizeof(Shared) <= 12 * CAPACITY + 2048, "what local.py asks for");
@@ -44,6 +45,7 @@ struct Collector {
   const bool mask_neg_inf;
   const float lowest;  // any score that may win is at or above it
   float threshold;
+  bool risen = false;  // the threshold is above the first one
   u32 count = 0;       // of words in the buffer, the same in all threads
   u32 sorted = 0;      // of them; behind are scores and positions as they were read
 
@@ -67,9 +69,10 @@ struct Collector {
                                           bool always) {
     u32 served = 0;  // warps whose share of the tile is in
     for (;;) {
+      const bool full = risen;  // if the stream stops: otherwise it does to see the threshold rise
       stream(row, end, &tile, &served);
       if (tile == end && edges) append_edges(row);
-      if (tile < end || always || count >= static_cast<u32>(k)) sort();
+      if (tile < end ? full : always || count >= static_cast<u32>(k)) sort();
       if (tile == end) break;
     }
   }
@@ -125,7 +128,8 @@ struct Collector {
     return chosen;
   }
 
-  // Serves whole warps in their order, from `served` on; returns how many are served now.
+  // Serves whole warps in their order, from `served` on; returns how many are served now: where not
+  // all fit, as many as make k words, or as there is room for if k were in before.
   __device__ __forceinline__ u32 append(const Row& row, u32 tile, u32 chosen, u32 served) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (warp < served) chosen = 0;
@@ -141,7 +145,8 @@ struct Collector {
     const u32 before = __reduce_add_sync(~0u, lane < warp ? demand : 0);
     if (count + total > ROOM) {
       const u32 end = sum_through(demand);
-      fit = __popc(__ballot_sync(~0u, lane < WARPS && count + end <= ROOM));
+      const bool fits = risen ? count + end <= ROOM : count + end - demand < static_cast<u32>(k);
+      fit = __popc(__ballot_sync(~0u, lane < WARPS && fits));
       total = fit == 0 ? 0 : __shfl_sync(~0u, end, static_cast<int>(fit) - 1);
     }
     if (warp >= fit) chosen = 0;
@@ -151,6 +156,7 @@ struct Collector {
       shared.sort.words[place++] = row.entry(4 * vector_of(tile) + at / 4 * 128 + at % 4);
     }
     count += total;
+    if (!risen && count >= static_cast<u32>(k)) rise(threshold);
     return fit;
   }
 
@@ -167,9 +173,14 @@ struct Collector {
     Sort::sort_words(static_cast<int>(count));
     if (count >= static_cast<u32>(k)) {
       count = k;
-      threshold = score_of_ordered(ordered_score(shared.sort.words[k - 1]) + 1);
+      rise(score_of_ordered(ordered_score(shared.sort.words[k - 1])));
     }
     sorted = count;
+  }
+
+  __device__ __forceinline__ void rise(float reached) {
+    threshold = score_of_ordered(ordered_bits(__float_as_int(reached)) + 1);
+    risen = true;
   }
 
   u32 turn = 0;

@@ -35,23 +35,52 @@ struct Sample {
     const float expected = share * static_cast<float>(k);
     u32 rank = static_cast<u32>(expected + 4.0f * sqrtf(expected)) + 4;
     const u32 few = rank / 8;
-    u32 prefix = 0;
-    for (int shift = 32 - BITS;; shift = shift > BITS ? shift - BITS : 0) {
-      const int width = shift == 0 ? 32 - 2 * BITS : BITS;
-      count(prefix, shift, width);
+    u32 most, base = reached(rank, &most);
+    u32 span = most - base + 1;
+    for (int shift = max(32 - __clz(static_cast<int>(most - base)) - BITS, 0);;
+         shift = max(shift - BITS, 0)) {
+      count(base, span, shift);
       if (!find(rank)) return lowest;
-      prefix = prefix << width | shared.found[0];
+      base += shared.found[0] << shift;
       rank -= shared.found[1];
-      if (shift == 0 || shared.found[2] <= few) return score_of(prefix << shift);
+      span = 1u << shift;
+      if (shift == 0 || shared.found[2] <= few) return score_of(base);
     }
   }
 
  private:
-  // Counts the scores whose bits above `shift + width` are the prefix, by the bits below.
-  __device__ __forceinline__ void count(u32 prefix, int shift, int width) {
-    u32* bins = shared.sort.bins;
-    for (u32 bin = threadIdx.x; bin < BINS; bin += THREADS) bins[bin] = 0;
+  // A word that the best of so many threads reach, and therefore as many of the sample: all else of it
+  // need not be counted. The best word of all, too.
+  __device__ __forceinline__ u32 reached(u32 threads, u32* most) {
+    u32 best = 0;
+    visit([&](u32 word) { best = max(best, word); });
+    clear();
+    if (best != 0) atomicAdd(&shared.sort.bins[best >> (32 - BITS)], 1u);
+    const u32 of_warp = __reduce_max_sync(~0u, best);
+    if (threadIdx.x % 32 == 0) shared.best[threadIdx.x / 32] = of_warp;
     __syncthreads();
+    *most = __reduce_max_sync(~0u, shared.best[threadIdx.x % 32 % Collect::WARPS]);
+    const u32 least = word_of(__float_as_uint(lowest));
+    return find(threads) ? max(shared.found[0] << (32 - BITS), least) : least;
+  }
+
+  // Counts the words from `base` on that are less than `span` above it, by the bits above `shift`.
+  __device__ __forceinline__ void count(u32 base, u32 span, int shift) {
+    clear();
+    visit([&](u32 word) {
+      if (word - base < span) atomicAdd(&shared.sort.bins[(word - base) >> shift], 1u);
+    });
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void clear() {
+    for (u32 bin = threadIdx.x; bin < BINS; bin += THREADS) shared.sort.bins[bin] = 0;
+    __syncthreads();
+  }
+
+  // Calls tell(word) for each score of the sample that may win.
+  template <typename Tell>
+  __device__ __forceinline__ void visit(const Tell& tell) const {
     for (u32 round = 0; round < rounds; round += BATCH) {
       Four batch[BATCH] = {};
 #pragma unroll
@@ -65,15 +94,10 @@ struct Sample {
         if (round + each >= rounds) break;
         const Four wide = row.widen(batch[each]);
 #pragma unroll
-        for (int at = 0; at < 4; ++at) {
-          const u32 word = word_of(wide.bits[at]);
-          if (__uint_as_float(wide.bits[at]) >= lowest &&
-              static_cast<u64>(word) >> (shift + width) == prefix)
-            atomicAdd(&bins[word >> shift & ((1u << width) - 1)], 1u);
-        }
+        for (int at = 0; at < 4; ++at)
+          if (__uint_as_float(wide.bits[at]) >= lowest) tell(word_of(wide.bits[at]));
       }
     }
-    __syncthreads();
   }
 
   // Pairs of vectors, each at another place of its part of the row: rows have periods.
