@@ -32,13 +32,13 @@ struct TopK {
   __device__ __forceinline__ static void list(const Logits& logits, int k, bool mask_neg_inf,
                                               const Lists& lists) {
     const Row row(logits, blockIdx.y);
-    Collect collect(shared(), k, mask_neg_inf);
+    Collect collect(k, mask_neg_inf);
     const u32 tiles = Collect::tiles(row), parts = static_cast<u32>(lists.parts);
     const u32 each = (tiles + parts - 1) / parts, tile = blockIdx.x * each;
     const i64 part = blockIdx.y * lists.parts + blockIdx.x;
     float threshold = collect.lowest;
     if (tile < tiles || blockIdx.x == 0) {
-      threshold = collect.threshold = Estimate(collect, row).threshold(k);
+      threshold = collect.threshold = Estimate::estimate(row, collect.lowest, k);
       collect.collect(row, tile, tile + each < tiles ? tile + each : tiles, blockIdx.x == 0,
                       false);
       __syncthreads();
@@ -54,12 +54,12 @@ struct TopK {
                                               const Lists& lists, const Winners& to) {
     const i64 at_row = blockIdx.x;
     const Row row(logits, at_row);
-    Collect collect(shared(), k, mask_neg_inf);
+    Collect collect(k, mask_neg_inf);
     const u32 tiles = Collect::tiles(row);
     float threshold;
     bool joined = false;
     if (lists.parts == 0) {
-      threshold = Estimate(collect, row).threshold(k);
+      threshold = Estimate::estimate(row, collect.lowest, k);
     } else {
       const u32 total = join(lists, at_row, collect, &threshold);
       const bool enough = total >= static_cast<u32>(k);
@@ -80,11 +80,6 @@ struct TopK {
   }
 
  private:
-  __device__ __forceinline__ static typename Collect::Shared& shared() {
-    extern __shared__ __align__(16) unsigned char memory[];
-    return *reinterpret_cast<typename Collect::Shared*>(memory);
-  }
-
   // Takes over the lists of a row if they fit; returns how many words there are.
   //
   // The k-th word of a full list, which is sorted, bounds all others: where words are many, as where
@@ -119,13 +114,19 @@ struct TopK {
       bound = other > bound ? other : bound;
     }
     u32* joined = &collect.shared.found[0];
+    u32* ends = collect.shared.sums;
     if (threadIdx.x == 0) *joined = 0;
-    __syncthreads();
     for (u32 part = warp; part < 32; part += Collect::WARPS) {
       const u32 own = __shfl_sync(~0u, size, static_cast<int>(part));
+      const u32 end = own == k ? reached(all + part * k, k, bound) : own;
+      if (lane == 0) ends[part] = end;
+    }
+    __syncthreads();
+    for (u32 part = 0; part < 32; ++part) {
       const u64* words = all + part * k;
-      const u32 end = own == k ? reached(words, k, bound) : own;
-      for (u32 first = 0; first < end; first += 32) {
+      const u32 end = ends[part];
+      // Each list begins with another warp: most have few words that reach the bound.
+      for (u32 first = (warp + part) % Collect::WARPS * 32; first < end; first += THREADS) {
         const u64 word = first + lane < end ? words[first + lane] : 0;
         const u32 kept = __ballot_sync(~0u, word >= bound && word != 0);
         u32 place = lane == 0 ? atomicAdd(joined, static_cast<u32>(__popc(kept))) : 0;

@@ -49,8 +49,14 @@ struct Collector {
   u32 count = 0;       // of words in the buffer, the same in all threads
   u32 sorted = 0;      // of them; behind are scores and positions as they were read
 
-  __device__ __forceinline__ Collector(Shared& memory, int k, bool mask_neg_inf)
-      : shared(memory),
+  // All dynamic shared memory of a block begins with it.
+  __device__ __forceinline__ static Shared& memory() {
+    extern __shared__ __align__(16) unsigned char memory[];
+    return *reinterpret_cast<Shared*>(memory);
+  }
+
+  __device__ __forceinline__ Collector(int k, bool mask_neg_inf)
+      : shared(memory()),
         k(k),
         mask_neg_inf(mask_neg_inf),
         lowest(score_of_ordered(~INF_BITS + static_cast<int>(mask_neg_inf))),

@@ -20,8 +20,14 @@ struct Sample {
   const float lowest;
   u32 rounds, step;  // vectors a thread has; vectors between two pairs that are read
 
-  __device__ __forceinline__ Sample(const Collect& collect, const Row& row)
-      : shared(collect.shared), row(row), lowest(collect.lowest) {
+  // Where the threshold for k winners begins. Apart, so that it costs the code around it no registers.
+  __device__ __noinline__ static float estimate(Row row, float lowest, int k) {
+    return Sample(row, lowest).threshold(k);
+  }
+
+ private:
+  __device__ __forceinline__ Sample(const Row& row, float lowest)
+      : shared(Collect::memory()), row(row), lowest(lowest) {
     rounds = row.vectors / (SAMPLED * THREADS);
     rounds = rounds < 1 ? 1 : rounds > MOST_ROUNDS ? MOST_ROUNDS : rounds;
     step = row.vectors / (rounds * THREADS / 2);
@@ -48,7 +54,6 @@ struct Sample {
     }
   }
 
- private:
   // A word that the best of so many threads reach, and therefore as many of the sample: all else of it
   // need not be counted. The best word of all, too.
   __device__ __forceinline__ u32 reached(u32 threads, u32* most) {
