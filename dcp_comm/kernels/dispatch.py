@@ -35,7 +35,12 @@ def primitives_for(device: torch.device, k: int, size: int, block: int | None = 
     Raises:
         BackendUnavailable: ``DCP_COMM_KERNELS=cuda`` asks for kernels that cannot be had.
     """
-    why_torch = _why_torch(device, "TopKMerge", lambda: _merge_limits(k, size, block))
+    why_torch = _why_torch(
+        device,
+        "TopKMerge",
+        lambda: _merge_limits(k, size),
+        lambda: _room_needed(cuda_launcher(device.index or 0).shared_bytes, k, size, block),
+    )
     if why_torch:
         return TorchPrimitives(why_torch)
     return CudaPrimitives(cuda_launcher(device.index or 0), k, size)
@@ -56,14 +61,22 @@ def local_topk_for(device: torch.device, k: int) -> LocalTopK:
     return local.local_topk
 
 
-def _why_torch(device: torch.device, operation: str, limits: Callable[[], str]) -> str:
-    """Return why torch operations do it; empty if CUDA kernels do, which need ``limits`` empty."""
+def _why_torch(
+    device: torch.device,
+    operation: str,
+    limits: Callable[[], str],
+    of_device: Callable[[], str] = str,
+) -> str:
+    """Return why torch operations do it; empty if CUDA kernels do, which need both limits empty.
+
+    ``of_device`` is asked where there are kernels.
+    """
     if device.type != "cuda":
         return "the only way on this device"
     asked = Settings.from_environment().kernels
     if asked == "torch":
         return "DCP_COMM_KERNELS asks for it"
-    why_not = limits() or _missing(device)
+    why_not = limits() or _missing(device) or of_device()
     if why_not and asked == "cuda":
         remedy = "Unset DCP_COMM_KERNELS for torch operations"
         text = refusal(operation, "DCP_COMM_KERNELS", "'cuda'", why_not, remedy=remedy)
@@ -81,12 +94,17 @@ def _missing(device: torch.device) -> str:
     return ""
 
 
-def _merge_limits(k: int, size: int, block: int | None) -> str:
+def _merge_limits(k: int, size: int) -> str:
     """Return what the merge's kernels need that is not so; empty if it is."""
     if not MIN_K <= k <= MAX_K:
         return f"k of {MIN_K} to {MAX_K}, not {k}"
     if size > MAX_SIZE:
         return f"at most {MAX_SIZE} ranks, not {size}"
-    if not fits(splitter_shape(k, size, block), size):
-        return f"options.block closer to {best_block(k, size)}, not {block}"
     return ""
+
+
+def _room_needed(shared: int, k: int, size: int, block: int | None) -> str:
+    """Return what needs more shared memory than a block may have; empty if nothing does."""
+    if fits(splitter_shape(k, size, block), size, shared):
+        return ""
+    return f"options.block closer to {best_block(k, size)}, not {block}"

@@ -38,7 +38,27 @@ def _tailed(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     return np.exp(6 * rng.normal(size=shape)).astype(np.float32)
 
 
-SCORES = {**KINDS, "tailed": _tailed, "crowded": _crowded}
+def _outliers(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Close together, but for a few, of which none or some are infinite."""
+    scores = 1 + 1e-3 * rng.normal(size=shape)
+    for row, few in zip(scores, (1, 4, 9, 60, 150, 300, 2), strict=False):
+        row[rng.permutation(shape[1])[:few]] = rng.choice([1e30, 1e20, np.inf, 7])
+    return scores
+
+
+def _floored(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Many or few tie at the least value, and all others differ."""
+    floor = np.linspace(-1.5, 1.5, shape[0])[:, None]
+    return np.maximum(rng.normal(size=shape), floor)
+
+
+SCORES = {
+    **KINDS,
+    "tailed": _tailed,
+    "crowded": _crowded,
+    "outliers": _outliers,
+    "floored": _floored,
+}
 
 
 @dataclass(frozen=True)

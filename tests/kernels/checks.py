@@ -42,6 +42,23 @@ def _check_pack(both: Both, rank: int, turn: int) -> None:
     )
 
 
+def check_pack_in_order(both: Both) -> None:
+    """`pack` of rows in order, as a local top-K leaves them, and with two neighbours changed."""
+    rows, k, rank = both.point.rows, both.point.k, both.point.size - 1
+    scores = both.scores(k).sort(dim=1, descending=True).values
+    ids = torch.arange(k, dtype=torch.int32).repeat(rows, 1)
+    for first in (None, 0, 30, k // 2, k - 2):
+        order = torch.arange(k)
+        if first is not None:
+            order[[first % k, (first + 1) % k]] = order[[(first + 1) % k, first % k]]
+        columns = both.give(scores[:, order]), both.give(ids[:, order])
+        both.equal(_pack_lists(*columns, both.shard(rank)), rows, k)
+
+
+def _pack_lists(scores: Tensor, ids: Tensor, shard: Shard) -> Write:
+    return lambda way, run: way.pack(run, scores, ids, None, shard=shard, mask_neg_inf=True)
+
+
 def check_pack_logits(both: Both) -> None:
     """`pack_logits` from each dtype."""
     for each, dtype in enumerate(LOGITS):
@@ -105,7 +122,7 @@ def check_windows(both: Both) -> None:
     point, runs = both.point, both.runs()
     default = splitter_shape(point.k, point.size)
     odd = splitter_shape(point.k, point.size, (3, point.k, 1)[point.seed % 3])
-    for shape in (default, odd) if cuda.fits(odd, point.size) else (default,):
+    for shape in (default, odd) if cuda.fits(odd, point.size, both.kernels._shared) else (default,):
         _check_windows(both, runs, shape)
 
 
@@ -199,4 +216,11 @@ def _seal(runs: Tensor, by_position: bool) -> Write:
     return lambda way, ids: way.merge_sealed(runs, ids, by_position=by_position)
 
 
-CHECKS = (check_pack, check_pack_logits, check_merges, check_owned, check_windows)
+CHECKS = (
+    check_pack,
+    check_pack_in_order,
+    check_pack_logits,
+    check_merges,
+    check_owned,
+    check_windows,
+)

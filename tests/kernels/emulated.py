@@ -7,7 +7,7 @@ import pytest
 from dcp_comm.kernels.cuda.primitives import CAPACITIES
 from dcp_comm.kernels.cuda.sources import PACKAGE, Source
 from tests.kernels.simt.build import missing
-from tests.kernels.simt.emulator import Emulator
+from tests.kernels.simt.emulator import LITTLE_SHARED, Emulator
 
 COMMON = ("settle", "windows", "few", "emit")
 
@@ -31,6 +31,8 @@ def emulator_for(k: int, seed: int, *, sanitize: bool = False) -> Emulator:
 
 class Loads:
     """A `Launcher` that keeps the names of what it is asked to load, and launches nothing."""
+
+    shared_bytes = LITTLE_SHARED
 
     def __init__(self) -> None:
         self.names: list[str] = []

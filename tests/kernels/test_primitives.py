@@ -21,6 +21,7 @@ from tests.kernels.checks import (
     check_the_largest_id,
 )
 from tests.kernels.emulated import Loads, emulator_for, needs_compiler
+from tests.kernels.simt.emulator import LITTLE_SHARED, MOST_SHARED
 from tests.kernels.simt.guards import unreadable
 
 pytestmark = needs_compiler
@@ -51,6 +52,27 @@ QUICK = list(points((8, 37, 300, 512)))
 WIDE = [each for first in range(3) for each in points((513, 1024, 2048, 3001, 4096), 1000 * first)]
 
 
+def both_of(point: Point) -> Both:
+    """On a GPU with little shared memory, or with much."""
+    emulator = emulator_for(point.k, ORDERS[point.seed % len(ORDERS)])
+    emulator.shared_bytes = LITTLE_SHARED if point.seed % 2 else MOST_SHARED
+    return Both(emulator, point)
+
+
+def test_few_rows_of_many_ranks_fit_into_little_shared_memory() -> None:
+    """Where ranking every key of eight ranks would need more than a block may have."""
+    point = Point("normal", 2048, 8, rows=2, seed=1)
+    both = both_of(point)
+    check_merges(both)
+    emulator = emulator_for(2048, 0)
+    runs = both.runs()
+    emulator.launches.clear()
+    for little in (True, False):
+        emulator.shared_bytes = LITTLE_SHARED if little else MOST_SHARED
+        Both(emulator, point).emit_equally(lambda way, to: way.merge_runs(runs, None, to), None)
+    assert emulator.launches == ["settle_ids", "merge_runs_2048", "merge_few"]
+
+
 def test_the_points_meet_every_value_of_every_dimension() -> None:
     for each in (QUICK, WIDE):
         assert {point.size for point in each} == set(SIZES)
@@ -67,7 +89,7 @@ def test_kernels_do_what_torch_does(
     """Also where blocks search several rows, and warps emit more than one span."""
     monkeypatch.setattr(cuda, "_SEARCHED", (132, 1, 2)[point.seed % 3])
     monkeypatch.setattr(cuda, "_EMITTERS", (8448, 1, 3)[point.seed % 3])
-    check(Both(emulator_for(point.k, ORDERS[point.seed % len(ORDERS)]), point))
+    check(both_of(point))
 
 
 @pytest.mark.parametrize("most_few", [0, cuda.MOST_FEW])
@@ -171,4 +193,4 @@ def test_no_number_overflows_in_them() -> None:
 def test_kernels_of_every_capacity_do_what_torch_does(check: Check, k: int) -> None:
     for point in WIDE:
         if point.k == k:
-            check(Both(emulator_for(k, ORDERS[point.seed % len(ORDERS)]), point))
+            check(both_of(point))

@@ -23,6 +23,8 @@ OURS = ("/dcp_comm/topk/", "/dcp_comm/kernels/")
 class Silent:
     """Launches nothing; what was launched is counted."""
 
+    shared_bytes = 98 << 10
+
     def __init__(self) -> None:
         self.launched: Counter[str] = Counter()
 

@@ -154,7 +154,8 @@ def _select_sorted(batch: Batch) -> Work:
 def _split(batch: Batch) -> Work:
     """What strategy "splitter" does between its exchanges, whose results stay from before.
 
-    Splitters come with the sorted runs; what is written over them is restored each time.
+    Splitters come with the sorted runs; what is written over them is restored each time, by a copy
+    that is timed too and that no merge needs.
     """
     shape, kernels, runs = _shape(batch.question), _kernels(batch), batch.runs
     to, (size, count, _) = _emission(batch, batch.part.shard), runs.shape

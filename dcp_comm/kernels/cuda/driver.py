@@ -83,6 +83,13 @@ class Driver:
         self.check(self._library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "context")
         return context
 
+    def shared_bytes(self, index: int) -> int:
+        """Return how much shared memory a block may have on a device."""
+        most, device = ctypes.c_int(), self._device(index)
+        status = self._library.cuDeviceGetAttribute(ctypes.byref(most), _MOST_SHARED_BYTES, device)
+        self.check(status, f"shared memory of GPU {index}")
+        return most.value
+
     def is_current(self, context: Address, record: Record) -> bool:
         """Whether a context is this thread's current one."""
         return self._get_current(record.context_place) == 0 and (
@@ -139,12 +146,10 @@ class Driver:
 
     def _allow_shared(self, function: Address, name: str, index: int) -> None:
         """Lift the limit of 48 KiB to what the GPU has; that also loads what is loaded lazily."""
-        most, static, device = ctypes.c_int(), ctypes.c_int(), self._device(index)
-        status = (
-            self._library.cuDeviceGetAttribute(ctypes.byref(most), _MOST_SHARED_BYTES, device)
-            or self._library.cuFuncGetAttribute(ctypes.byref(static), _SHARED_BYTES, function)
-            or self._library.cuFuncSetAttribute(
-                function, _MOST_DYNAMIC_SHARED_BYTES, most.value - static.value
-            )
+        most, static = self.shared_bytes(index), ctypes.c_int()
+        status = self._library.cuFuncGetAttribute(
+            ctypes.byref(static), _SHARED_BYTES, function
+        ) or self._library.cuFuncSetAttribute(
+            function, _MOST_DYNAMIC_SHARED_BYTES, most - static.value
         )
         self.check(status, f"shared memory of {name}")

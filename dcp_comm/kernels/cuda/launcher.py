@@ -16,9 +16,17 @@ from dcp_comm.kernels.cuda import compiler, sources
 from dcp_comm.kernels.cuda.driver import Address, Driver, Record, layout
 from dcp_comm.kernels.cuda.sources import Source
 
+_STATIC_BYTES = 1 << 10  # more than any kernel has of static shared memory
+
 
 class Launcher(Protocol):
-    """What runs kernels."""
+    """What runs kernels.
+
+    Attributes:
+        shared_bytes: Dynamic shared memory that a block may have.
+    """
+
+    shared_bytes: int
 
     def load(self, kernel: str) -> None:
         """Make sure that launches of a kernel, and of all others of its source, are quick."""
@@ -58,6 +66,7 @@ class CudaLauncher:
         self._units = {name: unit for unit in units for name in unit.kernels}
         self._cuda = Driver()
         self._context = self._cuda.primary_context(device.index)
+        self.shared_bytes = self._cuda.shared_bytes(device.index) - _STATIC_BYTES
         self._record = Record()
         self._loading = threading.Lock()
         self._kernels: dict[str, tuple[Address, struct.Struct, int]] = {}

@@ -36,7 +36,7 @@ _SPAN = 128  # ids that a warp emits at once
 _EMITTERS = 132 * 64  # warps that a GPU holds, about: beyond them each emits more
 _LANES = 32  # of a warp, of which each run of a row needs one
 _SEARCHED = 528  # blocks that search, at least, before they share rows
-_SHARED = 160 << 10  # bytes that a block may have with compute capability 8.0, 9.0 and 10.0
+_SHARED = 160 << 10  # bytes that a block has at most, where the GPU has as many
 _MOST = 1 << 31
 
 
@@ -59,6 +59,7 @@ class CudaPrimitives(Primitives):
         self._threads = self._capacity // _ITEMS
         self._whole = _whole(k, size)
         self._size = size
+        self._shared = min(_SHARED, launcher.shared_bytes)
 
     def prepare(self) -> None:
         """Load every kernel of this K."""
@@ -107,7 +108,7 @@ class CudaPrimitives(Primitives):
         whose = -1 if own is None else own
         if rows == 0:
             return
-        if to.by_position or rows > MOST_FEW or size * k * _KEY_BYTES > _SHARED:
+        if to.by_position or rows > MOST_FEW or size * k * _KEY_BYTES > self._shared:
             self._merge(runs, whose, 0, _emission(to))
             return
         sizes = (runs.data_ptr(), rows, size, k, whose)
@@ -192,7 +193,7 @@ class CudaPrimitives(Primitives):
         """Launch a search of lists of up to ``width`` keys, several of many rows a block."""
         list_bytes = _KEY_BYTES * self._size * _places(width)
         runs = (self._size - 1).bit_length()
-        most = min(_LANES >> runs, _SHARED // list_bytes, -(-rows // _SEARCHED))
+        most = min(_LANES >> runs, self._shared // list_bytes, -(-rows // _SEARCHED))
         shift = max(1, most).bit_length() - 1
         lanes = min(_LANES, _SEARCHERS >> shift).bit_length() - 1
         sizes = (rows, shift, lanes, lanes - runs, _places(width), *_sizes(self._size, shape))
@@ -221,9 +222,9 @@ def _shape(k: int, size: int, block: int) -> SplitterShape:
     return SplitterShape(k, block, -(-k // block), settled, k - settled * block)
 
 
-def fits(shape: SplitterShape, size: int) -> bool:
-    """Return whether a row's splitters and windows can be searched in shared memory."""
-    return _KEY_BYTES * size * _places(max(shape.splitters, shape.window)) <= _SHARED
+def fits(shape: SplitterShape, size: int, shared: int) -> bool:
+    """Return whether a row's splitters and windows can be searched in so much shared memory."""
+    return _KEY_BYTES * size * _places(max(shape.splitters, shape.window)) <= min(_SHARED, shared)
 
 
 def _places(width: int) -> int:

@@ -4,6 +4,8 @@
 // to rank words within their bin. Crowded bins are segments of their own, spread again: at first by
 // the score's value, then by the bits of the score and, where scores are equal, by those of the id.
 // Each of that halves a segment's range at least, so that it ends, and soon where words are many.
+// Rows that would crowd a bin as a rule, for a plateau or for a few large scores, have bins of their
+// own kind; rows that fall already are left as they are.
 #pragma once
 
 #include "spread.cuh"
@@ -76,7 +78,11 @@ struct Sorter {
     u32 place[EACH];
     take(own, 0, count);
     begin();
-    spread(by_uneven_values(own, count), own, place, 0, count, 0);
+    const Bounds scores = bounds_of_scores(own, count);
+    if (is_uneven(scores, count))
+      spread(by_uneven_values(own, count, scores), own, place, 0, count, 0);
+    else
+      spread(ByValue<ORDER>(scores.low, scores.high), own, place, 0, count, 0);
     settle(own, place, 0, count);
     refine();
   }
@@ -208,6 +214,11 @@ struct Sorter {
     return static_cast<u32>(before);
   }
 
+  // The least and the largest half, of all words and of the warp that has this lane's number.
+  struct Bounds {
+    u32 low, high, warp_low, warp_high;
+  };
+
   // By the bits of scores, or of ids where scores are equal.
   static __device__ __forceinline__ ByHalf<ORDER> by_bits(const u64 (&own)[EACH], int count) {
     const auto every = [](u64) { return true; };
@@ -222,20 +233,16 @@ struct Sorter {
   }
 
   static __device__ __forceinline__ Uneven<ORDER> by_uneven_values(const u64 (&own)[EACH],
-                                                                   int count) {
-    const Bounds scores = bounds_of_scores(own, count);
-    Uneven<ORDER> map(scores.low, scores.high);
-    if (!is_uneven(scores, count)) return map;
+                                                                   int count, const Bounds& scores) {
     __syncthreads();
     const Bounds usual = bounds(own, count, score_half, [&](u64 word) {
       return word != 0 && is_low(scores, score_half(word));
     });
-    if (few_above(own, usual.high)) map = Uneven<ORDER>(scores.low, usual.high);
+    const u32 large = few_above(own, usual.high) ? usual.high : scores.high;
     __syncthreads();
     const Bounds ids =
         bounds(own, count, id_half, [&](u64 word) { return score_half(word) == scores.low; });
-    map.tie(scores.low, ids.low, ids.high);
-    return map;
+    return Uneven<ORDER>(scores.low, large, ids.low, ids.high);
   }
 
   static __device__ __forceinline__ bool few_above(const u64 (&own)[EACH], u32 score) {
@@ -247,11 +254,6 @@ struct Sorter {
     __syncthreads();
     return __reduce_add_sync(~0u, shared().sums[threadIdx.x % 32 % WARPS]) <= CROWD * (32 / WARPS);
   }
-
-  // The least and the largest half, of all words and of the warp that has this lane's number.
-  struct Bounds {
-    u32 low, high, warp_low, warp_high;
-  };
 
   // Whether most warps have no score but near the least, or several have the least itself.
   static __device__ __forceinline__ bool is_uneven(const Bounds& scores, int count) {

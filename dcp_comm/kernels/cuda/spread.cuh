@@ -69,30 +69,29 @@ struct ByValue {
   }
 };
 
-// By the scores' values, but the largest of them share the first bin, and scores that tie at the
-// least value, as on a plateau that K cuts, have half of the bins, by their ids.
+// By the scores' values, but the largest of them share the first bin, and those that tie at the least
+// value, as on a plateau that K cuts, have half of the bins, by their ids.
 template <int ORDER>
 struct Uneven {
-  static constexpr u32 LAST = ByValue<ORDER>::LAST, HALF = LAST / 2;
+  static constexpr u32 LAST_VALUE = ByValue<ORDER>::LAST / 2, LAST_ID = LAST_VALUE;
   static constexpr bool divisible = true;
   ByValue<ORDER> values;
-  u32 tied = 0;        // the half of the scores that tie; 0: they have no bins
-  u32 ids_high = ~0u;  // the largest half of an id
-  int ids_shift = 0;
+  u32 tied;      // the half of the scores that tie
+  u32 ids_high;  // the largest half of their ids
+  int ids_shift;
 
-  // Of the halves of the least and of a large score.
-  __device__ __forceinline__ Uneven(u32 low, u32 large) : values(low, large) {}
-
-  __device__ __forceinline__ void tie(u32 low, u32 ids_low, u32 ids_largest) {
-    tied = low;
-    ids_high = ids_largest;
-    ids_shift = max(32 - __clz(static_cast<int>(ids_high - ids_low)) - (ORDER - 1), 0);
+  // Of the halves of the least score, of a large one, and of the ids of those that tie.
+  __device__ __forceinline__ Uneven(u32 low, u32 large, u32 ids_low, u32 ids_high)
+      : values(low, large),
+        tied(low),
+        ids_high(ids_high),
+        ids_shift(max(32 - __clz(static_cast<int>(ids_high - ids_low)) - (ORDER - 1), 0)) {
     values.shift += 1;
   }
 
   __device__ __forceinline__ u32 bin(u64 word) const {
+    if (score_half(word) > tied) return min(values.bin_of_any(score_half(word)), LAST_VALUE);
     // Padding, whose halves are 0, comes last.
-    if (score_half(word) <= tied) return HALF + 1 + min((ids_high - id_half(word)) >> ids_shift, HALF);
-    return min(values.bin_of_any(score_half(word)), tied == 0 ? LAST : HALF);
+    return LAST_VALUE + 1 + min((ids_high - id_half(word)) >> ids_shift, LAST_ID);
   }
 };

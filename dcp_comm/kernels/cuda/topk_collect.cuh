@@ -75,10 +75,9 @@ struct Collector {
                                           bool always) {
     u32 served = 0;  // warps whose share of the tile is in
     for (;;) {
-      const bool full = risen;  // if the stream stops: otherwise it does to see the threshold rise
-      stream(row, end, &tile, &served);
+      const bool full = stream(row, end, &tile, &served);
       if (tile == end && edges) append_edges(row);
-      if (tile < end ? full : always || count >= static_cast<u32>(k)) sort();
+      if (full || (tile == end && (always || count >= static_cast<u32>(k)))) sort();
       if (tile == end) break;
     }
   }
@@ -97,20 +96,23 @@ struct Collector {
   }
 
  private:
-  // Goes on until the end, or until the buffer is full. The next tile is on its way while this one
-  // is appended, in the same registers: few scores are chosen, and those are loaded again.
-  __device__ __forceinline__ void stream(const Row& row, u32 end, u32* tile, u32* served) {
-    if (*tile == end) return;
+  // Goes on until the end, until the threshold rises within a tile, or until the buffer is full, and
+  // returns whether it is. The next tile is on its way while this one is appended, in the same
+  // registers: few scores are chosen, and those are loaded again.
+  __device__ __forceinline__ bool stream(const Row& row, u32 end, u32* tile, u32* served) {
+    if (*tile == end) return false;
     const u32 behind = end * TILE < row.vectors ? end * TILE : row.vectors;
     Four own[FOURS] = {};
     row.load(vector_of(*tile), 32, behind, own);
     do {
       const u32 chosen = choose(row, *tile, own);
       row.load(vector_of(*tile + 1), 32, behind, own);
+      const bool had_risen = risen;
       *served = append(row, *tile, chosen, *served);
-      if (*served < WARPS) return;
+      if (*served < WARPS) return had_risen;
       *served = 0;
     } while (++*tile < end);
+    return false;
   }
 
   __device__ __forceinline__ static u32 vector_of(u32 tile) {

@@ -5,7 +5,7 @@
 
 constexpr u32 SAMPLED = 16;      // one column in so many
 constexpr u32 MOST_ROUNDS = 16;  // vectors that a thread reads of the sample
-constexpr u32 BATCH = 4;         // of them at a time
+constexpr u32 BATCH = 8;         // of them at a time
 
 template <int THREADS, int CAPACITY>
 struct Sample {

@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(256)
 // Fetches what each rank sent, (p, rows, n).
 __device__ __forceinline__ void fetch_sent(const Search& search, const i64* keys, int n) {
   search.fetch(n, [&](int, i64 row, int run, int at) {
-    return __ldg(keys + (run * search.rows + row) * n + at);
+    return keys[(run * search.rows + row) * n + at];  // some of which the kernel writes
   });
 }
 

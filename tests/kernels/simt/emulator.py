@@ -8,7 +8,8 @@ from typing import Any
 from dcp_comm.kernels.cuda.sources import Source
 from tests.kernels.simt.build import build
 
-MOST_SHARED = 227 << 10
+MOST_SHARED, LITTLE_SHARED = 226 << 10, 98 << 10
+"""What a block may have with compute capability 9.0, and with 8.6, 8.9 and 12.0."""
 
 
 class LaunchError(Exception):
@@ -51,6 +52,7 @@ class Emulator:
         flags: tuple[str, ...] = (),
     ) -> None:
         self.seed = seed
+        self.shared_bytes = MOST_SHARED
         self.launches: list[str] = []
         self._kernels: dict[str, tuple[Any, int, _Kernel]] = {}
         for source in sources:
@@ -74,7 +76,7 @@ class Emulator:
             LaunchError: The launch is illegal, deadlocks, or does what is undefined.
         """
         library, index, about = self._kernels[kernel]
-        _check(kernel, about, grid, threads, shared, len(args))
+        _check(kernel, about, grid, threads, shared, self.shared_bytes, len(args))
         sizes = (ctypes.c_uint * 4)(*grid, threads, shared)
         values = (ctypes.c_uint64 * max(1, len(args)))(*(arg & (2**64 - 1) for arg in args))
         with self._lock:
@@ -85,14 +87,20 @@ class Emulator:
 
 
 def _check(
-    kernel: str, about: _Kernel, grid: tuple[int, int], threads: int, shared: int, given: int
+    kernel: str,
+    about: _Kernel,
+    grid: tuple[int, int],
+    threads: int,
+    shared: int,
+    most_shared: int,
+    given: int,
 ) -> None:
     """Refuse what CUDA's driver refuses."""
     for what, got, least, most in (
         ("grid x", grid[0], 1, 2**31 - 1),
         ("grid y", grid[1], 1, 65535),
         ("threads", threads, 1, about.most_threads),
-        ("shared bytes", shared, 0, MOST_SHARED),
+        ("shared bytes", shared, 0, most_shared),
         ("arguments", given, about.parameters, about.parameters),
     ):
         if not least <= got <= most:
