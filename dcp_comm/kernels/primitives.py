@@ -52,6 +52,7 @@ class Emission:
         by_position: Ascending by id; otherwise descending by key.
         shard: Whose local positions to write; None for global ids.
         table: Turns local positions into slots; None to leave them.
+        tail: Whether ids behind the winners have to be -1; they may be if not.
     """
 
     ids: Tensor
@@ -61,6 +62,7 @@ class Emission:
     by_position: bool
     shard: Shard | None
     table: BlockTable | None
+    tail: bool = True
 
     @property
     def rows(self) -> int:

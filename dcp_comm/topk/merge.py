@@ -109,7 +109,7 @@ class TopKMerge:
         check_int("TopKMerge", "interleave", interleave, 1)
         shard = Shard(place, comm.size, interleave)
         kernels = primitives_for(comm.device, k, comm.size, options.block)
-        self._problem = Problem(comm, k, kernels, output, order, shard, mask_neg_inf)
+        self._problem = Problem(comm, k, kernels, output, order, shard, mask_neg_inf, options.tail)
         link = link_of(refuse, link, comm.device, comm.size)
         self._choice = Choice(self._problem, max_rows, strategy, chunk_rows, options, link)
         self._max_rows, self._page_size = max_rows, options.page_size
@@ -120,6 +120,7 @@ class TopKMerge:
             "output": output,
             "order": order,
             "mask_neg_inf": mask_neg_inf,
+            "tail": options.tail,
             **self._choice.agreed,
         }
         self._fingerprint = hashlib.sha256(repr(self._options).encode()).hexdigest()[:16]

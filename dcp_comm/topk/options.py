@@ -24,6 +24,8 @@ class MergeOptions:
         page_size: Tokens a page of the block table, for output ``slots``.
         device: How fast the ranks do the arithmetic, for strategy ``auto``; None for what was
             measured on such devices.
+        tail: Whether ids behind a row's winners are set to -1. False where whoever reads them goes
+            by counts: they are -1 or stay as they were, and a local merge of many rows writes less.
 
     Raises:
         CommArgumentError: A value is not as above.
@@ -33,11 +35,13 @@ class MergeOptions:
     block: int | None = None
     page_size: int = 64
     device: Device | None = field(default=None, repr=False)
+    tail: bool = True
 
     def __post_init__(self) -> None:
         Refuse("MergeOptions").unless_one_of("transport", self.transport, (None, *TRANSPORTS))
         if self.block is not None:
             check_int("MergeOptions", "block", self.block, 1)
         check_int("MergeOptions", "page_size", self.page_size, 1)
+        Refuse("MergeOptions").unless_one_of("tail", self.tail, (True, False))
         if not isinstance(self.device, Device | None):
             raise Refuse("MergeOptions")("device", repr(self.device), "a Device or None")

@@ -27,6 +27,7 @@ class Problem:
         order: ``score``: by key, best first; ``position``: ascending by id.
         shard: This rank's place in the KV interleave.
         mask_neg_inf: Whether -inf is padding.
+        tail: Whether -1 is written behind the winners.
     """
 
     comm: Communicator
@@ -36,6 +37,7 @@ class Problem:
     order: str
     shard: Shard
     mask_neg_inf: bool
+    tail: bool = True
 
     def emission(
         self, out: MergeResult, uncertified: Tensor, table: BlockTable | None = None
@@ -44,7 +46,7 @@ class Problem:
         shard = None if self.output == "global" else self.shard
         by_position = self.order == "position"
         columns = (out.ids, out.counts, out.certified)
-        return Emission(*columns, uncertified, by_position, shard, table)
+        return Emission(*columns, uncertified, by_position, shard, table, self.tail)
 
 
 class Strategy(ABC):

@@ -5,7 +5,7 @@ poisoned before, and guarded.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -135,6 +135,10 @@ class Both:
         for name in ("ids", "counts", "certified", "uncertified"):
             _assert_equal(name, getattr(outs[0], name), getattr(outs[-1], name))
         return outs[-1]
+
+    def bare_emission(self, own: int) -> Emission:
+        """Where winners of rank ``own`` are written, and nothing need be behind them."""
+        return replace(self._emission(own, None), tail=False)
 
     def _emission(self, own: int | None, table: BlockTable | None) -> Emission:
         rows, k, empty = self.point.rows, self.point.k, self._guards.empty

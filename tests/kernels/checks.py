@@ -111,6 +111,19 @@ def check_owned(both: Both) -> None:
         both.emit_equally(_emit_own(runs[rank], told), rank, table)
     for length in (point.k + 3, -1):
         both.emit_equally(_emit_own(runs[0], torch.full_like(verdicts[0], length)), 0)
+    _check_without_a_tail(both, runs[rank], verdicts[rank], rank)
+
+
+def _check_without_a_tail(both: Both, run: Tensor, verdicts: Tensor, rank: int) -> None:
+    """The same winners; behind them -1, or what was there."""
+    whole = both.emit_equally(_emit_own(run, verdicts), rank)
+    bare = both.bare_emission(rank)
+    before = bare.ids.clone()
+    both.kernels.emit_own(run, verdicts, bare)
+    assert torch.equal(bare.counts, whole.counts)
+    behind = torch.arange(both.point.k, device=run.device) >= whole.counts[:, None]
+    kept = behind & (bare.ids == before)
+    assert torch.equal(bare.ids.masked_fill(kept, -1), whole.ids)
 
 
 def _emit_own(run: Tensor, verdicts: Tensor | None) -> Emit:

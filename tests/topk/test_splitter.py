@@ -4,12 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dcp_comm.communicator import Communicator
 from dcp_comm.errors import CommArgumentError, CommMismatch
 from dcp_comm.testing import run_ranks
 from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.topk.options import MergeOptions
+from dcp_comm.topk.result import MergeResult
 from tests.topk.cases import Case, alone, check_merge
 from tests.topk.lemma import WORST, dealt, most_without_x
 from tests.topk.scores import drawn, drawn_lengths
@@ -78,6 +80,8 @@ def test_fewer_than_k_that_do_not_fit_the_windows(transport: str) -> None:
         ("block", 2.0, "2.0"),
         ("page_size", 0, "0"),
         ("page_size", None, "None"),
+        ("tail", "no", "'no'"),
+        ("tail", None, "None"),
     ],
 )
 def test_options_of_the_wrong_kind(argument: str, value: Any, got: str) -> None:
@@ -124,3 +128,25 @@ def test_ranks_that_differ_in_an_option(options: tuple[MergeOptions | None, ...]
             merge.prepare()
 
     run_ranks(fn, 2)
+
+
+@pytest.mark.parametrize("strategy", ["gather", "owner", "splitter"])
+def test_winners_without_a_tail_are_the_same(strategy: str) -> None:
+    """Whoever goes by counts sees the same ids."""
+
+    def fn(comm: Communicator) -> list[list[int]]:
+        kept = []
+        for tail in (True, False):
+            options = MergeOptions(tail=tail)
+            op = TopKMerge(comm, 8, 5, strategy=strategy, output="local", options=options)
+            scores = torch.arange(40.0).view(5, 8) * (1 if comm.rank else -1)
+            ids = torch.arange(8, dtype=torch.int32).repeat(5, 1)
+            out = MergeResult.allocate(5, 8, "cpu")
+            op(scores, ids, out=out)
+            kept.append(
+                [row[:count].tolist() for row, count in zip(out.ids, out.counts, strict=True)]
+            )
+        assert kept[0] == kept[1]
+        return kept[0]
+
+    assert sum(len(row) for ranks in run_ranks(fn, 2) for row in ranks) == 40

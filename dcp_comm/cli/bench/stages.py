@@ -7,7 +7,7 @@ once. What moves more has a smaller share of the copy bandwidth.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -112,11 +112,11 @@ def _kernels(batch: Batch) -> Primitives:
     return kernels
 
 
-def _emission(batch: Batch, shard: Shard | None) -> Emission:
+def _emission(batch: Batch, shard: Shard | None, *, tail: bool = True) -> Emission:
     ids = torch.empty_like(batch.part.ids)
     counts, certified = torch.empty_like(ids[:, 0]), torch.empty_like(ids[:, 0], dtype=torch.bool)
     uncertified = torch.zeros((), dtype=torch.int64, device=ids.device)
-    return Emission(ids, counts, certified, uncertified, False, shard, None)
+    return Emission(ids, counts, certified, uncertified, False, shard, None, tail)
 
 
 def _pack_sort(batch: Batch) -> Work:
@@ -151,14 +151,14 @@ def _select_sorted(batch: Batch) -> Work:
     )
 
 
-def _split(batch: Batch) -> Work:
+def _split(batch: Batch, *, tail: bool = True) -> Work:
     """What strategy "splitter" does between its exchanges, whose results stay from before.
 
     Splitters come with the sorted runs; what is written over them is restored each time, by a copy
     that is timed too and that no merge needs.
     """
     shape, kernels, runs = _shape(batch.question), _kernels(batch), batch.runs
-    to, (size, count, _) = _emission(batch, batch.part.shard), runs.shape
+    to, (size, count, _) = _emission(batch, batch.part.shard, tail=tail), runs.shape
     splitters = runs.new_empty(size, count, shape.splitters)
     windows = runs.new_empty(size, count, shape.window)
     starts, answers = runs.new_empty(size, count), runs.new_empty(1, count)
@@ -177,7 +177,12 @@ def _split(batch: Batch) -> Work:
         kernels.emit_own(runs[0], answers[0], to)
 
     wanted = batch.question.own(0)
-    return Work("splitter searches + emit", split, [to.ids], lambda: rows.differing(to.ids, wanted))
+
+    def wrong() -> int:
+        found = to.ids if tail else torch.where(wanted < 0, wanted, to.ids)
+        return rows.differing(found, wanted)
+
+    return Work("splitter searches + emit" + ", no tail" * (not tail), split, [to.ids], wrong)
 
 
 def _local(batch: Batch) -> Work:
@@ -200,10 +205,10 @@ def _shape(question: Question) -> SplitterShape:
     return splitter_shape(question.k, question.size)
 
 
-def _split_bytes(question: Question) -> int:
-    shape = _shape(question)
+def _split_bytes(question: Question, *, tail: bool = True) -> int:
+    shape, own = _shape(question), question.k // question.size
     moved = shape.splitters + shape.window
-    return 8 * question.size * moved + 8 * question.k // question.size + 4 * question.k
+    return 8 * question.size * moved + 8 * own + 4 * (question.k if tail else own)
 
 
 def local_row_bytes(question: Question) -> int:
@@ -225,5 +230,12 @@ STAGES = (
     ),
     Stage("select sorted runs + emit", _OURS, _select_sorted, lambda q: 12 * q.k, ranks=True),
     Stage("splitter searches + emit", _OURS, _split, _split_bytes, ranks=True),
+    Stage(
+        "splitter searches + emit, no tail",
+        _OURS,
+        partial(_split, tail=False),
+        partial(_split_bytes, tail=False),
+        ranks=True,
+    ),
 )
 """The library's."""

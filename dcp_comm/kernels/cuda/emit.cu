@@ -5,9 +5,11 @@
 constexpr int EACH = 4;          // ids a thread at once
 constexpr int SPAN = 32 * EACH;  // ids a warp at once
 
-// The prefix of one run, by score; a warp writes `spans` times SPAN ids of a row.
+// The prefix of one run, by score, and -1 behind it if `tail`; a warp writes `spans` times SPAN ids of
+// a row.
 extern "C" __global__ void __launch_bounds__(256, 8)
-    emit_own(const i64* run, i64 rows, i64 k, i64 spans, const i64* verdicts, EMISSION_PARAMETERS) {
+    emit_own(const i64* run, i64 rows, i64 k, i64 spans, i64 tail, const i64* verdicts,
+             EMISSION_PARAMETERS) {
   const Emission to = EMISSION;
   const u32 most = static_cast<u32>(spans) * SPAN, parts = (static_cast<u32>(k) + most - 1) / most;
   const u32 warp = blockIdx.x * 8 + threadIdx.x / 32;
@@ -31,7 +33,8 @@ extern "C" __global__ void __launch_bounds__(256, 8)
       valid += __popc(__ballot_sync(~0u, words[item] != 0));
     }
   }
-  for (; at < behind; at += 32) ids_of_row.ids[at] = -1;
+  if (tail != 0)
+    for (; at < behind; at += 32) ids_of_row.ids[at] = -1;
   // One warp sees where valid words end.
   const bool more = valid == behind && valid < verdict.length && word_of_key(__ldg(mine + valid)) != 0;
   if (lane == 0 && !more && (valid > first || first == 0)) to.conclude(row, valid, verdict.sure);

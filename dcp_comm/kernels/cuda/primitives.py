@@ -165,7 +165,7 @@ class CudaPrimitives(Primitives):
             return
         spans = min(-(-k // _SPAN), 1 + rows * k // (_SPAN * _EMITTERS))
         blocks = -(-rows * -(-k // (spans * _SPAN)) // _WARPS)
-        args = (run.data_ptr(), rows, k, spans, pointer(verdicts))
+        args = (run.data_ptr(), rows, k, spans, int(to.tail), pointer(verdicts))
         self._launch("emit_own", blocks, _BLOCK, 0, *args, *_emission(to))
 
     def _merge(self, runs: Tensor, own: int, seal: int, emission: tuple[int, ...]) -> None:
