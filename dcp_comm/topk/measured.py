@@ -21,22 +21,22 @@ from dcp_comm.topk.rates import LINKS, Device, Link, Pace
 # device NVIDIA H200, driver 580.159.04, torch 2.11.0+cu130, nccl 2.28.9
 GPU = Device(
     "NVIDIA H200",
-    pack=Pace(7.07, 60_899.1),
-    select=Pace(8.07, 55_057.7),
-    select_own=Pace(9.36, 120_667.1),
-    settle=Pace(2.05, 713_409.7),
-    narrow=Pace(7.71, 336_356.8),
-    emit=Pace(7.73, 471_158.8),
+    pack=Pace(6.23, 67_859.2),
+    select=Pace(7.65, 59_864.0),
+    select_own=Pace(8.36, 118_774.4),
+    settle=Pace(2.1, 739_591.4),
+    narrow=Pace(4.79, 528_076.6),
+    emit=Pace(8.31, 525_437.3),
 )
 P2P = {
-    2: Link("p2p-2", 9.37, 105_387.1, 30.67, 266_094.4),
+    2: Link("p2p-2", 8.78, 116_531.5, 28.54, 269_165.5),
 }
 NO_P2P = {
-    2: Link("no-p2p-2", 11.47, 8_033.5, 21.55, 23_880.9),
+    2: Link("no-p2p-2", 10.85, 8_689.3, 20.73, 24_456.4),
 }
 EAGER = (
-    Link("p2p-2-eager", 51.75, 443_576.1),
-    Link("no-p2p-2-eager", 54.01, 28_786.0),
+    Link("p2p-2-eager", 34.76, 325_089.0),
+    Link("no-p2p-2-eager", 27.59, 26_188.7),
 )
 
 # device x86_64, torch 2.13.0+cpu: one core and its own time, local parts without an exchange

@@ -41,7 +41,7 @@ def test_a_kernel_runs_on_the_current_stream(launcher: CudaLauncher) -> None:
     for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
         with torch.cuda.stream(stream):
             given, out = numbers()
-            torch.cuda._sleep(50_000_000)
+            torch.cuda._sleep(1_000_000_000)
             given.add_(1)
             sums(launcher, given, out)
             assert not stream.query()
