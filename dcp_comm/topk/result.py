@@ -12,7 +12,8 @@ class MergeResult:
 
     Attributes:
         ids: int32 (T, K), any row stride; -1 only behind the winners (and, as slots, where the
-            block table has no page for one).
+            block table has no page for one). With ``MergeOptions(tail=False)`` what is behind them
+            may be anything.
         counts: int32 (T,), winners of each row.
         certified: bool (T,), True where the row is exact whatever tie rule the local top-K used;
             False where a token that a rank did not list could tie with the last winner.

@@ -8,9 +8,7 @@
 // own kind; rows that fall already are left as they are.
 #pragma once
 
-#include "spread.cuh"
-
-constexpr int CROWD = 128;  // a bin with more words is spread again instead of compared pairwise
+#include "bounds.cuh"
 
 // Of up to CAPACITY words, EACH to a thread.
 template <int CAPACITY, int EACH>
@@ -27,7 +25,7 @@ struct Sorter {
   struct Shared {
     u64 words[CAPACITY];
     u32 bins[BINS + 4];  // four more, so that what follows is aligned
-    u32 low[WARPS], high[WARPS], sums[WARPS];
+    Warps<THREADS, EACH> warps;
     u32 segments[2][SEGMENTS];  // begin << 16 | end
     u32 pushed[2];
     bool falling;
@@ -53,7 +51,7 @@ struct Sorter {
     begin();
     if (MAY_FALL) tell_whether_falling(own[0]);
     const Bounds scores = bounds_of_scores(own, count);
-    if (is_uneven(scores, count) || (MAY_FALL && shared().falling)) {
+    if (scores.are_uneven<WARPS>(count) || (MAY_FALL && shared().falling)) {
       put(own, count);
       if (!MAY_FALL || !falls(own, count)) sort_words(count);
       emit_words(count, emit);
@@ -79,7 +77,7 @@ struct Sorter {
     take(own, 0, count);
     begin();
     const Bounds scores = bounds_of_scores(own, count);
-    if (is_uneven(scores, count))
+    if (scores.are_uneven<WARPS>(count))
       spread(by_uneven_values(own, count, scores), own, place, 0, count, 0);
     else
       spread(ByValue<ORDER>(scores.low, scores.high), own, place, 0, count, 0);
@@ -214,85 +212,34 @@ struct Sorter {
     return static_cast<u32>(before);
   }
 
-  // The least and the largest half, of all words and of the warp that has this lane's number.
-  struct Bounds {
-    u32 low, high, warp_low, warp_high;
-  };
-
   // By the bits of scores, or of ids where scores are equal.
   static __device__ __forceinline__ ByHalf<ORDER> by_bits(const u64 (&own)[EACH], int count) {
     const auto every = [](u64) { return true; };
-    const Bounds scores = bounds(own, count, score_half, every);
+    const Bounds scores = shared().warps.bounds(own, count, score_half, every);
     if (scores.low != scores.high) return ByHalf<ORDER>(scores.low, scores.high, true);
     __syncthreads();
     return by_ids(own, count);
   }
   static __device__ __forceinline__ ByHalf<ORDER> by_ids(const u64 (&own)[EACH], int count) {
-    const Bounds ids = bounds(own, count, id_half, [](u64) { return true; });
+    const Bounds ids = shared().warps.bounds(own, count, id_half, [](u64) { return true; });
     return ByHalf<ORDER>(ids.low, ids.high, false);
   }
 
   static __device__ __forceinline__ Uneven<ORDER> by_uneven_values(const u64 (&own)[EACH],
                                                                    int count, const Bounds& scores) {
     __syncthreads();
-    const Bounds usual = bounds(own, count, score_half, [&](u64 word) {
-      return word != 0 && is_low(scores, score_half(word));
+    const Bounds usual = shared().warps.bounds(own, count, score_half, [&](u64 word) {
+      return word != 0 && scores.is_low(score_half(word));
     });
-    const u32 large = few_above(own, usual.high) ? usual.high : scores.high;
+    const u32 large = shared().warps.few_above(own, usual.high) ? usual.high : scores.high;
     __syncthreads();
     const Bounds ids =
-        bounds(own, count, id_half, [&](u64 word) { return score_half(word) == scores.low; });
+        shared().warps.bounds(own, count, id_half, [&](u64 word) { return score_half(word) == scores.low; });
     return Uneven<ORDER>(scores.low, large, ids.low, ids.high);
   }
 
-  static __device__ __forceinline__ bool few_above(const u64 (&own)[EACH], u32 score) {
-    u32 above = 0;
-#pragma unroll
-    for (int item = 0; item < EACH; ++item) above += score_half(own[item]) > score;
-    above = __reduce_add_sync(~0u, above);
-    if (threadIdx.x % 32 == 0) shared().sums[threadIdx.x / 32] = above;
-    __syncthreads();
-    return __reduce_add_sync(~0u, shared().sums[threadIdx.x % 32 % WARPS]) <= CROWD * (32 / WARPS);
-  }
-
-  // Whether most warps have no score but near the least, or several have the least itself.
-  static __device__ __forceinline__ bool is_uneven(const Bounds& scores, int count) {
-    const u32 low = __ballot_sync(~0u, is_low(scores, scores.warp_high));
-    const u32 least = __ballot_sync(~0u, scores.warp_low == scores.low);
-    return count > CROWD && (__popc(low) >= 24 || __popc(least) >= max(8, 64 / WARPS));
-  }
-  static __device__ __forceinline__ bool is_low(const Bounds& scores, u32 score) {
-    const float least = value_of(scores.low), largest = value_of(scores.high);
-    return __fsub_rn(value_of(score), least) < __fmul_rn(__fsub_rn(largest, least), 0.0625f);
-  }
-
   static __device__ __forceinline__ Bounds bounds_of_scores(const u64 (&own)[EACH], int count) {
-    return bounds(own, count, score_half, [](u64 word) { return word != 0; });
-  }
-
-  // Of the words that count.
-  template <typename Half, typename Counts>
-  static __device__ __forceinline__ Bounds bounds(const u64 (&own)[EACH], int count,
-                                                  const Half& half, const Counts& counts) {
-    Shared& all = shared();
-    u32 low = ~0u, high = 0;
-#pragma unroll
-    for (int item = 0; item < EACH; ++item) {
-      if (place_of(item) >= count || !counts(own[item])) continue;
-      low = min(low, half(own[item]));
-      high = max(high, half(own[item]));
-    }
-    low = __reduce_min_sync(~0u, low);
-    high = __reduce_max_sync(~0u, high);
-    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (lane == 0) {
-      all.low[warp] = low;
-      all.high[warp] = high;
-    }
-    __syncthreads();
-    low = all.low[lane % WARPS];
-    high = all.high[lane % WARPS];
-    return Bounds{__reduce_min_sync(~0u, low), __reduce_max_sync(~0u, high), low, high};
+    return shared().warps.bounds(own, count, score_half, [](u64 word) { return word != 0; });
   }
 
   // Whether the first words of a row fall, told before a barrier: few that do not as a whole begin so.
@@ -332,9 +279,9 @@ struct Sorter {
       const u32 lower = __shfl_up_sync(~0u, before, step);
       if (lane >= step) before += lower;
     }
-    if (lane == 31) all.sums[warp] = before;
+    if (lane == 31) all.warps.sums[warp] = before;
     __syncthreads();
-    before += __reduce_add_sync(~0u, lane < warp ? all.sums[lane] : 0) - sum;
+    before += __reduce_add_sync(~0u, lane < warp ? all.warps.sums[lane] : 0) - sum;
 #pragma unroll
     for (int quad = 0; quad < QUADS; ++quad) {
       mine[quad] = place(begin, before, counts[quad], divisible, next);
