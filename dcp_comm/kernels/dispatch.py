@@ -10,7 +10,7 @@ from dcp_comm.errors import BackendUnavailable, refusal
 from dcp_comm.kernels import torch_topk
 from dcp_comm.kernels.cuda import compiler, local
 from dcp_comm.kernels.cuda.launcher import cuda_launcher
-from dcp_comm.kernels.cuda.primitives import MAX_K, MAX_SIZE, MIN_K, CudaPrimitives, fits
+from dcp_comm.kernels.cuda.primitives import MAX_K, MAX_SIZE, MIN_K, CudaPrimitives
 from dcp_comm.kernels.cuda.unavailable import KernelsUnavailable
 from dcp_comm.kernels.lemma import best_block, splitter_shape
 from dcp_comm.kernels.primitives import Primitives
@@ -39,11 +39,11 @@ def primitives_for(device: torch.device, k: int, size: int, block: int | None = 
         device,
         "TopKMerge",
         lambda: _merge_limits(k, size),
-        lambda: _room_needed(cuda_launcher(device.index or 0).shared_bytes, k, size, block),
+        lambda: _room_needed(_kernels(device, k, size), k, size, block),
     )
     if why_torch:
         return TorchPrimitives(why_torch)
-    return CudaPrimitives(cuda_launcher(device.index or 0), k, size)
+    return _kernels(device, k, size)
 
 
 @cache
@@ -103,8 +103,12 @@ def _merge_limits(k: int, size: int) -> str:
     return ""
 
 
-def _room_needed(shared: int, k: int, size: int, block: int | None) -> str:
+def _kernels(device: torch.device, k: int, size: int) -> CudaPrimitives:
+    return CudaPrimitives(cuda_launcher(device.index or 0), k, size)
+
+
+def _room_needed(kernels: CudaPrimitives, k: int, size: int, block: int | None) -> str:
     """Return what needs more shared memory than a block may have; empty if nothing does."""
-    if fits(splitter_shape(k, size, block), size, shared):
+    if kernels.fits(splitter_shape(k, size, block)):
         return ""
     return f"options.block closer to {best_block(k, size)}, not {block}"

@@ -135,7 +135,7 @@ def check_windows(both: Both) -> None:
     point, runs = both.point, both.runs()
     default = splitter_shape(point.k, point.size)
     odd = splitter_shape(point.k, point.size, (3, point.k, 1)[point.seed % 3])
-    for shape in (default, odd) if cuda.fits(odd, point.size, both.kernels._shared) else (default,):
+    for shape in (default, odd) if both.kernels.fits(odd) else (default,):
         _check_windows(both, runs, shape)
 
 

@@ -15,6 +15,7 @@ from dcp_comm.topk import merge
 from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.topk.options import MergeOptions
 from dcp_comm.topk.result import MergeResult
+from tests.kernels.simt.emulator import LITTLE_SHARED
 
 ROWS, K = 4, 64
 OURS = ("/dcp_comm/topk/", "/dcp_comm/kernels/")
@@ -23,7 +24,7 @@ OURS = ("/dcp_comm/topk/", "/dcp_comm/kernels/")
 class Silent:
     """Launches nothing; what was launched is counted."""
 
-    shared_bytes = 98 << 10
+    shared_bytes = LITTLE_SHARED
 
     def __init__(self) -> None:
         self.launched: Counter[str] = Counter()

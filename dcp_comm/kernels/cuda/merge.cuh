@@ -21,7 +21,7 @@ __device__ __forceinline__ void write_row(u64 (&own)[ITEMS], int count, int k, i
   if (to.by_position)
     Sort::sort_by_id(own, count, write);
   else
-    Sort::template sort<false>(own, count, write);
+    Sort::template sort</*MAY_FALL=*/false>(own, count, write);
 }
 
 // Writes the winners of runs (p, rows, k), or of run `own` alone. Where each row's ids belong stands,

@@ -108,7 +108,8 @@ __device__ __forceinline__ void pack(const Packed& to, const Scores& scores,
     words[item] = encode(bits, from.shard.global_of(id), from.mask_neg_inf);
   }
   i64* keys = to.run + row * k;
-  Sort::template sort<true>(words, k, [&](int rank, u64 word) { keys[rank] = key_of_word(word); });
+  Sort::template sort</*MAY_FALL=*/true>(
+      words, k, [&](int rank, u64 word) { keys[rank] = key_of_word(word); });
   to.template split<Sort::THREADS>();
 }
 

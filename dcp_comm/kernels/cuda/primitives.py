@@ -61,6 +61,10 @@ class CudaPrimitives(Primitives):
         self._size = size
         self._shared = min(_SHARED, launcher.shared_bytes)
 
+    def fits(self, shape: SplitterShape) -> bool:
+        """Return whether a row's splitters and windows can be searched in shared memory."""
+        return self._list_bytes(max(shape.splitters, shape.window)) <= self._shared
+
     def prepare(self) -> None:
         """Load every kernel of this K."""
         sized = [f"{kernel}_{self._capacity}" for kernel in ("pack", "merge_runs")]
@@ -191,7 +195,7 @@ class CudaPrimitives(Primitives):
 
     def _search(self, kernel: str, rows: int, width: int, shape: SplitterShape, *args: int) -> None:
         """Launch a search of lists of up to ``width`` keys, several of many rows a block."""
-        list_bytes = _KEY_BYTES * self._size * _places(width)
+        list_bytes = self._list_bytes(width)
         runs = (self._size - 1).bit_length()
         most = min(_LANES >> runs, self._shared // list_bytes, -(-rows // _SEARCHED))
         shift = max(1, most).bit_length() - 1
@@ -199,6 +203,10 @@ class CudaPrimitives(Primitives):
         sizes = (rows, shift, lanes, lanes - runs, _places(width), *_sizes(self._size, shape))
         blocks = -(-rows >> shift)
         self._launch(kernel, blocks, _SEARCHERS, list_bytes << shift, *sizes, *args)
+
+    def _list_bytes(self, width: int) -> int:
+        """Shared memory of a row's lists of up to ``width`` keys."""
+        return _KEY_BYTES * self._size * _places(width)
 
     def _launch(self, kernel: str, blocks: int, threads: int, shared: int, *args: int) -> None:
         if blocks > 0:
@@ -220,11 +228,6 @@ def _shape(k: int, size: int, block: int) -> SplitterShape:
         return splitter_shape(k, size, block)
     settled = max(0, k // block - 1)
     return SplitterShape(k, block, -(-k // block), settled, k - settled * block)
-
-
-def fits(shape: SplitterShape, size: int, shared: int) -> bool:
-    """Return whether a row's splitters and windows can be searched in so much shared memory."""
-    return _KEY_BYTES * size * _places(max(shape.splitters, shape.window)) <= min(_SHARED, shared)
 
 
 def _places(width: int) -> int:

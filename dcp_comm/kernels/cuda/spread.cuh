@@ -52,9 +52,8 @@ struct ByValue {
   }
 
   // Padding is no number, whose difference exceeds all others'.
-  __device__ __forceinline__ u32 bin(u64 word) const { return bin_of(score_half(word)); }
-  __device__ __forceinline__ u32 bin_of(u32 score) const {
-    return min((high - twice_below(score)) >> shift, LAST);
+  __device__ __forceinline__ u32 bin(u64 word) const {
+    return min((high - twice_below(score_half(word))) >> shift, LAST);
   }
 
   // The same for scores that may be larger than the largest, but no padding.
