@@ -1,8 +1,9 @@
 """What every way to run the merge's arithmetic can do; strategies are written in these words.
 
-A *run* is a row's K keys of one rank in descending order (`dcp_comm.topk.keys`), padded with the
-smallest. Runs of p ranks are int64 (p, rows, n), rank-major as an all-gather leaves them. The
-winners of a rank are a prefix of its run, so that selecting means finding p prefix lengths a row.
+A *list* is a row's K keys of one rank (`dcp_comm.topk.keys`), in any order, padding included; a
+*run* is a list in descending order. Those of p ranks are int64 (p, rows, n), rank-major as an
+all-gather leaves them. The winners of a rank are a prefix of its run, so that selecting from runs
+means finding p prefix lengths a row.
 Shapes never depend on data, nothing is read back to the host, and all work is enqueued on the
 current stream. Equal inputs give equal bits, whichever way runs them.
 """
@@ -111,9 +112,10 @@ class Primitives(ABC):
         *,
         shard: Shard,
         mask_neg_inf: bool,
+        ordered: bool = True,
         splitters: Splitters | None = None,
     ) -> None:
-        """Write one rank's candidates as sorted runs.
+        """Write one rank's candidates as runs; as lists in the same order if not ``ordered``.
 
         Args:
             run: int64 (rows, K), overwritten.
@@ -122,7 +124,8 @@ class Primitives(ABC):
             lengths: Integer (rows,), local lengths: positions at or beyond them are padding.
             shard: What makes local positions global ids.
             mask_neg_inf: Whether -inf is padding too.
-            splitters: Overwritten; None if nobody wants them.
+            ordered: Whether runs are wanted.
+            splitters: Of runs; overwritten. None if nobody wants them.
         """
 
     @abstractmethod
@@ -136,6 +139,7 @@ class Primitives(ABC):
         *,
         shard: Shard,
         mask_neg_inf: bool,
+        ordered: bool = True,
         splitters: Splitters | None = None,
     ) -> None:
         """`pack`, with the scores looked up in logits (rows, width), float of up to 32 bits.
@@ -166,6 +170,21 @@ class Primitives(ABC):
             ids: int32 (rows, K), overwritten.
             by_position: As in `Emission`.
         """
+
+    @abstractmethod
+    def select(self, lists: Tensor, own: int | None, to: Emission) -> None:
+        """Write the K largest keys of whole lists, with certificates: `merge_runs` of them, sorted.
+
+        Args:
+            lists: int64 (p, rows, K).
+            own: The one list whose winners are written, all of them owned by ``to.shard``; None for
+                those of all, as global ids.
+            to: Overwritten.
+        """
+
+    @abstractmethod
+    def select_sealed(self, lists: Tensor, ids: Tensor, *, by_position: bool) -> None:
+        """Write what `merge_sealed` would of the lists, sorted."""
 
     @abstractmethod
     def unseal(self, ids: Tensor, to: Emission) -> None:

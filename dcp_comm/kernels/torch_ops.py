@@ -33,8 +33,9 @@ def pack(
     *,
     shard: Shard,
     mask_neg_inf: bool,
+    ordered: bool = True,
 ) -> None:
-    """Write one rank's candidates as sorted runs.
+    """Write one rank's candidates' keys.
 
     Args:
         run: int64 (rows, K), overwritten.
@@ -43,10 +44,12 @@ def pack(
         lengths: Integer (rows,), local lengths: positions at or beyond them are padding.
         shard: What makes local positions global ids.
         mask_neg_inf: Whether -inf is padding too.
+        ordered: In descending order; otherwise as the candidates come.
     """
     for rows in row_blocks(run.shape[0]):
         local = _existing(ids[rows], lengths, rows)
-        _sort_into(run[rows], scores[rows], shard.global_index(local), mask_neg_inf)
+        keys = encode(scores[rows], shard.global_index(local), mask_neg_inf=mask_neg_inf)
+        _write(run[rows], keys, ordered)
 
 
 def pack_logits(
@@ -58,6 +61,7 @@ def pack_logits(
     *,
     shard: Shard,
     mask_neg_inf: bool,
+    ordered: bool = True,
 ) -> None:
     """`pack`, with the scores looked up in logits (rows, width) of any float dtype up to 32 bits.
 
@@ -72,7 +76,8 @@ def pack_logits(
         column = local if row_starts is None else local + row_starts[rows, None]
         scores = logits[rows].detach().gather(1, column.clamp(0, width - 1)).to(torch.float32)
         local = local.masked_fill((column < 0) | (column >= width), -1)
-        _sort_into(run[rows], scores, shard.global_index(local), mask_neg_inf)
+        keys = encode(scores, shard.global_index(local), mask_neg_inf=mask_neg_inf)
+        _write(run[rows], keys, ordered)
 
 
 def copy_splitters(splitters: Tensor, run: Tensor, block: int) -> None:
@@ -80,6 +85,14 @@ def copy_splitters(splitters: Tensor, run: Tensor, block: int) -> None:
     inner = splitters.shape[1] - 1
     splitters[:, :inner] = run[:, block - 1 :: block][:, :inner]
     splitters[:, inner] = run[:, -1]
+
+
+def sort_lists(lists: Tensor) -> Tensor:
+    """Return lists (p, rows, K) as runs."""
+    runs = torch.empty_like(lists)
+    for rows in row_blocks(lists.shape[1]):
+        runs[:, rows] = lists[:, rows].sort(dim=2, descending=True).values
+    return runs
 
 
 def copy_windows(windows: Tensor, run: Tensor, starts: Tensor) -> None:
@@ -228,9 +241,8 @@ def _existing(ids: Tensor, lengths: Tensor | None, rows: slice) -> Tensor:
     return local if lengths is None else local.masked_fill(local >= lengths[rows, None], -1)
 
 
-def _sort_into(run: Tensor, scores: Tensor, ids: Tensor, mask_neg_inf: bool) -> None:
-    keys = encode(scores, ids, mask_neg_inf=mask_neg_inf)
-    run.copy_(keys.sort(dim=1, descending=True).values)
+def _write(run: Tensor, keys: Tensor, ordered: bool) -> None:
+    run.copy_(keys.sort(dim=1, descending=True).values if ordered else keys)
 
 
 def to_slots(ids: Tensor, table: Tensor, requests: Tensor | None, page_size: int) -> None:

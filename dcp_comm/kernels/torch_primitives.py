@@ -31,10 +31,11 @@ class TorchPrimitives(Primitives):
         *,
         shard: Shard,
         mask_neg_inf: bool,
+        ordered: bool = True,
         splitters: Splitters | None = None,
     ) -> None:
-        """Encode and sort."""
-        ops.pack(run, scores, ids, lengths, shard=shard, mask_neg_inf=mask_neg_inf)
+        """Encode, and sort."""
+        ops.pack(run, scores, ids, lengths, shard=shard, mask_neg_inf=mask_neg_inf, ordered=ordered)
         _split(run, splitters)
 
     def pack_logits(
@@ -47,12 +48,12 @@ class TorchPrimitives(Primitives):
         *,
         shard: Shard,
         mask_neg_inf: bool,
+        ordered: bool = True,
         splitters: Splitters | None = None,
     ) -> None:
-        """Look up, encode and sort."""
-        ops.pack_logits(
-            run, logits, ids, row_starts, lengths, shard=shard, mask_neg_inf=mask_neg_inf
-        )
+        """Look up, encode, and sort."""
+        columns = (logits, ids, row_starts, lengths)
+        ops.pack_logits(run, *columns, shard=shard, mask_neg_inf=mask_neg_inf, ordered=ordered)
         _split(run, splitters)
 
     def merge_runs(self, runs: Tensor, own: int | None, to: Emission) -> None:
@@ -66,6 +67,14 @@ class TorchPrimitives(Primitives):
         lengths, certified = _select(runs)
         ops.emit(ids, runs, lengths, by_position=by_position, shard=None)
         ops.seal(ids, certified)
+
+    def select(self, lists: Tensor, own: int | None, to: Emission) -> None:
+        """Sort, then merge."""
+        self.merge_runs(ops.sort_lists(lists), own, to)
+
+    def select_sealed(self, lists: Tensor, ids: Tensor, *, by_position: bool) -> None:
+        """Sort, then merge."""
+        self.merge_sealed(ops.sort_lists(lists), ids, by_position=by_position)
 
     def unseal(self, ids: Tensor, to: Emission) -> None:
         """Copy, then unmark the copy."""

@@ -31,7 +31,7 @@ KEY_BYTES = 8
 ID_BYTES = 4
 
 
-_OF_EVERY_ROW = ("pack", "emit")
+_OF_EVERY_ROW = ("pack", "list", "emit")
 """Steps that a rank does for all rows; the others, where rows are dealt, for those that it owns."""
 
 
@@ -171,7 +171,7 @@ def _gather(k: int, size: int, wide: bool) -> Scheme:
         size=size,
         messages=(run,),
         scratch_row=size * run,
-        steps=("pack", "select" if wide else "select_own"),
+        steps=("list", "select") if wide else ("pack", "select_own"),
     )
 
 
@@ -186,7 +186,7 @@ def _owner(k: int, size: int) -> Scheme:
         size=size,
         messages=(run, ids),
         scratch_row=2 * run + ids,  # sent, received, winners
-        steps=("pack", "select", "emit"),
+        steps=("list", "select", "emit"),
         dealt=True,
     )
 

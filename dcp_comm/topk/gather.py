@@ -14,9 +14,11 @@ from dcp_comm.specs import BufferSpec
 from dcp_comm.topk.strategy import Problem, Strategy
 from dcp_comm.topk.transport import Everyone
 
+_FEW = 128
+
 
 class Gather(Strategy):
-    """All-gather of the runs; fewest rounds, so the best for few rows."""
+    """All-gather of the runs, or lists; fewest rounds, so the best for few rows."""
 
     name = "gather"
     outputs = ("global", "local", "slots")
@@ -26,12 +28,17 @@ class Gather(Strategy):
         self._everyone = Everyone(problem.comm)
 
     def specs(self, rows: int) -> tuple[BufferSpec, ...]:
-        """One buffer: the runs of all ranks, rank-major."""
+        """One buffer: what all ranks have, rank-major."""
         return self._everyone.key_specs("gathered", rows, self.problem.k)
 
     def run(self, scratch: Sequence[Tensor], rows: int) -> Tensor:
         """This rank's slot of the buffer."""
         return self._everyone.lay(iter(scratch), rows, self.problem.k)[0]
+
+    def takes_lists(self, rows: int) -> bool:
+        """If all winners are wanted; or few rows', of which to sort them is the larger part."""
+        problem = self.problem
+        return problem.selects_lists and (problem.output == "global" or rows <= _FEW)
 
     def merge(self, scratch: Sequence[Tensor], to: Emission) -> None:
         """Gather in place, write the winners."""
@@ -39,4 +46,5 @@ class Gather(Strategy):
         run, runs = self._everyone.lay(iter(scratch), to.rows, problem.k)
         self._everyone.collect(runs, run)
         own = None if problem.output == "global" else problem.comm.rank
-        problem.kernels.merge_runs(runs, own, to)
+        kernels, lists = problem.kernels, self.takes_lists(to.rows)
+        (kernels.select if lists else kernels.merge_runs)(runs, own, to)

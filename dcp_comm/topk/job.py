@@ -166,7 +166,8 @@ class MergeJob:
             part = slice(self._packed - chunk.start, self._packed - chunk.start + count)
             mine, splitters = run[part], None if splitters is None else splitters.part(part)
         options = {"shard": problem.shard, "mask_neg_inf": problem.mask_neg_inf}
-        pack(mine, *columns, **options, splitters=splitters)
+        ordered = not (self._exchange and self._strategy.takes_lists(rows))
+        pack(mine, *columns, **options, ordered=ordered, splitters=splitters)
         self._packed += count
         if self._packed < chunk.stop:
             return

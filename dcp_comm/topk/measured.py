@@ -22,6 +22,7 @@ from dcp_comm.topk.rates import LINKS, Device, Link, Pace
 GPU = Device(
     "NVIDIA H200",
     pack=Pace(6.23, 67_859.2),
+    list=Pace(4.0, 150_000.0),
     select=Pace(7.65, 59_864.0),
     select_own=Pace(8.36, 118_774.4),
     settle=Pace(2.1, 739_591.4),
@@ -43,6 +44,7 @@ EAGER = (
 CPU = Device(
     "cpu",
     pack=Pace(2600.41, 4.1),
+    list=Pace(2600.41, 4.1),
     select=Pace(2187.57, 14.8),
     select_own=Pace(1452.23, 14.4),
     settle=Pace(3118.54, 8.2),

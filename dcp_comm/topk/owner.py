@@ -24,7 +24,7 @@ from dcp_comm.topk.transport import Owners, cut, first
 
 
 class Owner(Strategy):
-    """All-to-all of the runs; the fewest bytes that give every rank all ids."""
+    """All-to-all of the runs, or lists; the fewest bytes that give every rank all ids."""
 
     name = "owner"
     outputs = ("global", "local", "slots")
@@ -45,6 +45,10 @@ class Owner(Strategy):
         """What is sent, without the padding."""
         return first(self._owners.lay(iter(scratch), rows, self.problem.k)[0], rows)
 
+    def takes_lists(self, rows: int) -> bool:
+        """If all winners are wanted; else owners tell how long prefixes win."""
+        return self.problem.selects_lists and self.problem.output == "global"
+
     def merge(self, scratch: Sequence[Tensor], to: Emission) -> None:
         """Deal the rows, merge those owned, tell the others."""
         owners, problem = self._owners, self.problem
@@ -63,9 +67,11 @@ class Owner(Strategy):
 
     def _tell_all(self, buffer: Tensor, runs: Tensor, to: Emission) -> None:
         """Gather the ids of all owners' rows, in place, with the certificate inside."""
-        comm, kernels = self.problem.comm, self.problem.kernels
+        problem, comm = self.problem, self.problem.comm
         winners = cut(buffer, comm.size, *runs.shape[1:])
         owned = winners[comm.rank]
-        kernels.merge_sealed(runs, owned, by_position=to.by_position)
+        lists = self.takes_lists(to.rows)
+        merge = problem.kernels.select_sealed if lists else problem.kernels.merge_sealed
+        merge(runs, owned, by_position=to.by_position)
         comm.all_gather_into(winners, owned)
-        kernels.unseal(first(winners.flatten(0, 1), to.rows), to)
+        problem.kernels.unseal(first(winners.flatten(0, 1), to.rows), to)

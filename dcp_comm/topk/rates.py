@@ -99,7 +99,8 @@ class Device:
     Attributes:
         name: How tables call it.
         pack: Making sorted runs of a rank's candidates.
-        select: Writing the winners of all ranks' runs.
+        list: Making of them what `select` takes: lists on GPUs, which stay unsorted, else runs.
+        select: Writing the winners of all ranks.
         select_own: Writing this rank's winners, out of all ranks' runs.
         settle: Finding how long prefixes of all ranks' runs win.
         narrow: The same from splitters and windows, both copied first.
@@ -111,6 +112,7 @@ class Device:
 
     name: str
     pack: Pace
+    list: Pace
     select: Pace
     select_own: Pace
     settle: Pace

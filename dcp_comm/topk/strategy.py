@@ -39,6 +39,14 @@ class Problem:
     mask_neg_inf: bool
     tail: bool = True
 
+    @property
+    def selects_lists(self) -> bool:
+        """Whether winners are best selected from lists that nobody has sorted.
+
+        A matter of what ranks agree on, not of who does the arithmetic: all have to send alike.
+        """
+        return self.comm.device.type == "cuda"
+
     def emission(
         self, out: MergeResult, uncertified: Tensor, table: BlockTable | None = None
     ) -> Emission:
@@ -52,7 +60,7 @@ class Problem:
 class Strategy(ABC):
     """Moves and selects one chunk of rows at a time.
 
-    A chunk's life: the merge packs sorted runs into `run`, and their `splitters`, then calls
+    A chunk's life: the merge packs runs, or lists, into `run`, and their `splitters`, then calls
     `merge`, on every rank alike.
     What is called, and with which sizes, depends on agreed values only, never on data.
     """
@@ -70,7 +78,11 @@ class Strategy(ABC):
 
     @abstractmethod
     def run(self, scratch: Sequence[Tensor], rows: int) -> Tensor:
-        """Return the int64 (rows, K) view of the scratch where this rank's runs belong."""
+        """Return the int64 (rows, K) view of the scratch where this rank's keys belong."""
+
+    def takes_lists(self, rows: int) -> bool:
+        """Return whether a chunk of so many rows is packed as lists, and not as runs."""
+        return False
 
     def splitters(self, scratch: Sequence[Tensor], rows: int) -> Splitters | None:
         """Return where the splitters of these runs belong; None if they are of no use here."""
@@ -78,4 +90,4 @@ class Strategy(ABC):
 
     @abstractmethod
     def merge(self, scratch: Sequence[Tensor], to: Emission) -> None:
-        """Exchange the chunk whose runs are packed, and write its winners."""
+        """Exchange the chunk that is packed, and write its winners."""

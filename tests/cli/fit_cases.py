@@ -14,6 +14,7 @@ EAGER = Link("p2p-4-eager", 40.0, 250_000.0)
 DEVICE = Device(
     "H200",
     pack=Pace(6.0, 90_000.0),
+    list=Pace(4.5, 120_000.0),
     select=Pace(4.0, 50_000.0),
     select_own=Pace(5.0, 60_000.0),
     settle=Pace(1.0, 200_000.0),

@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
-from dcp_comm.kernels.cuda import primitives as cuda
 from dcp_comm.kernels.cuda.launcher import Launcher
 from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
 from dcp_comm.kernels.primitives import Emission, Primitives, Splitters
@@ -35,6 +33,7 @@ def _check_pack(both: Both, rank: int, turn: int) -> None:
     told = both.integers(lengths, turn)
     how: dict[str, Any] = {"shard": shard, "mask_neg_inf": bool(turn % 2)}
     run = both.equal(lambda way, run: way.pack(run, *columns, told, **how), rows, k)
+    both.equal(lambda way, to: way.pack(to, *columns, told, **how, ordered=False), rows, k)
     block = (32, 3, k, 1)[turn % 4]
     both.equal(
         lambda way, to: way.pack(run, *columns, told, **how, splitters=Splitters(to, block)),
@@ -77,6 +76,7 @@ def _check_pack_logits(both: Both, dtype: torch.dtype, rank: int, turn: int) -> 
     told = both.integers(lengths, turn)
     how: dict[str, Any] = {"shard": shard, "mask_neg_inf": bool(turn % 2)}
     run = both.equal(lambda way, run: way.pack_logits(run, *columns, told, **how), rows, k)
+    both.equal(lambda way, to: way.pack_logits(to, *columns, told, **how, ordered=False), rows, k)
     both.equal(
         lambda way, to: way.pack_logits(run, *columns, told, **how, splitters=Splitters(to, 16)),
         *(rows, -(-k // 16)),
@@ -84,14 +84,11 @@ def _check_pack_logits(both: Both, dtype: torch.dtype, rank: int, turn: int) -> 
 
 
 def check_merges(both: Both) -> None:
-    """`merge_runs` of all and of one, by both of its kernels; `merge_sealed` and `unseal`."""
+    """`merge_runs` of all and of one; `merge_sealed` and `unseal`."""
     point, runs = both.point, both.runs()
     for own in (None, point.seed % point.size):
         table = None if own is None or point.seed % 2 else both.table(point.seed)
-        for most_few in (0, cuda.MOST_FEW):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(cuda, "MOST_FEW", most_few)
-                both.emit_equally(_merge_runs(runs, own), own, table)
+        both.emit_equally(_merge_runs(runs, own), own, table)
     shape = point.rows, point.k
     sealed = both.equal(_seal(runs, point.by_position), *shape, dtype=torch.int32)
     both.emit_equally(lambda way, to: way.unseal(sealed, to), None)
@@ -99,6 +96,26 @@ def check_merges(both: Both) -> None:
 
 def _merge_runs(runs: Tensor, own: int | None) -> Emit:
     return lambda way, to: way.merge_runs(runs, own, to)
+
+
+def check_selection(both: Both) -> None:
+    """`select` of all and of one, and `select_sealed`, of lists that hold what runs do."""
+    point, runs = both.point, both.runs()
+    order = torch.from_numpy(both.rng.random(tuple(runs.shape))).argsort(dim=2)
+    lists = both.give(runs.cpu().gather(2, order))
+    for own in (None, point.seed % point.size):
+        table = None if own is None or point.seed % 2 else both.table(point.seed)
+        both.emit_equally(_select(lists, own), own, table)
+    shape = point.rows, point.k
+    both.equal(_select_sealed(lists, point.by_position), *shape, dtype=torch.int32)
+
+
+def _select(lists: Tensor, own: int | None) -> Emit:
+    return lambda way, to: way.select(lists, own, to)
+
+
+def _select_sealed(lists: Tensor, by_position: bool) -> Write:
+    return lambda way, ids: way.select_sealed(lists, ids, by_position=by_position)
 
 
 def check_owned(both: Both) -> None:
@@ -234,6 +251,7 @@ CHECKS = (
     check_pack_in_order,
     check_pack_logits,
     check_merges,
+    check_selection,
     check_owned,
     check_windows,
 )

@@ -9,7 +9,7 @@ from dcp_comm.kernels.cuda.sources import PACKAGE, Source
 from tests.kernels.simt.build import missing
 from tests.kernels.simt.emulator import LITTLE_SHARED, Emulator
 
-COMMON = ("settle", "windows", "few", "emit")
+COMMON = ("list", "settle", "windows", "emit")
 
 needs_compiler = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -17,7 +17,7 @@ needs_compiler = pytest.mark.skipif(bool(missing()), reason=missing())
 @cache
 def emulator(capacity: int = min(CAPACITIES), *, sanitize: bool = False) -> Emulator:
     """All kernels that rows of up to ``capacity`` need, compiled once."""
-    names = (f"pack_{capacity}", f"merge_{capacity}", *COMMON)
+    names = (f"pack_{capacity}", f"merge_{capacity}", f"select_{capacity}", *COMMON)
     sources = [Source.read(PACKAGE / f"{name}.cu") for name in names]
     return Emulator(sources, sanitize=sanitize)
 

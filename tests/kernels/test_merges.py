@@ -12,7 +12,7 @@ from dcp_comm.kernels.primitives import Primitives
 from dcp_comm.topk import merge
 from tests.kernels.emulated import emulator_for, needs_compiler
 from tests.kernels.simt.emulator import Emulator
-from tests.topk.cases import Case, check_merge
+from tests.topk.cases import Case, check_merge, select_lists
 from tests.topk.scores import KINDS, drawn, drawn_lengths
 from tests.topk.test_sweep import build
 from tests.topk.variants import check_variants
@@ -31,6 +31,7 @@ def by_kernels(patch: pytest.MonkeyPatch, k: int, seed: int) -> Emulator:
         return CudaPrimitives(emulator, k, size)
 
     patch.setattr(merge, "primitives_for", chosen)
+    select_lists(patch)
     return emulator
 
 
@@ -83,10 +84,10 @@ def test_every_strategy_merges_as_the_oracle_does(n: int, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("output", ["local", "global"])
 @pytest.mark.parametrize("longest", [None, 20])
-def test_more_rows_than_are_ranked_key_by_key(
+def test_long_chunks_and_short_ones(
     output: str, longest: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both ways to merge whole runs in one merge: a long chunk, and a short one behind it."""
+    """A rank's own winners are selected from runs of many rows, but from lists of few."""
     k, rows, rng = 20, 300, np.random.default_rng(1)
     scores, lengths = drawn("few", rows, 3 * k, rng), drawn_lengths(rows, 3 * k, k, rng)
     lengths = lengths if longest is None else np.minimum(lengths, longest)
@@ -94,8 +95,13 @@ def test_more_rows_than_are_ranked_key_by_key(
     del emulator.launches[:]
     case = Case(scores, lengths, 3, k, output=output, chunk_rows=200, longest=longest)
     check_merge(replace(case, strategy="gather"))
-    met = {"merge_runs_512", "merge_few"} <= set(emulator.launches)
-    assert met == (output == "global" or longest is None)
+    lists, runs = {"list", "select_512_4"}, {"pack_512", "settle_ids", "merge_runs_512"}
+    if output == "global":
+        assert set(emulator.launches) == lists
+    elif longest is None:
+        assert set(emulator.launches) == lists | runs
+    else:
+        assert set(emulator.launches) == {"pack_512", "emit_own"}
 
 
 @pytest.mark.slow

@@ -11,13 +11,14 @@ from dcp_comm.kernels.cuda.primitives import CudaPrimitives
 from dcp_comm.kernels.cuda.sources import read_all
 from dcp_comm.kernels.primitives import Emission, Primitives
 from dcp_comm.sharding import Shard
-from dcp_comm.topk.keys import BEST, PAD
+from dcp_comm.topk.keys import BEST, PAD, ids_of
 from tests.kernels.both import SCORES, Both, Point
 from tests.kernels.checks import (
     CHECKS,
     check_every_half,
     check_merges,
     check_pack,
+    check_selection,
     check_the_largest_id,
 )
 from tests.kernels.emulated import Loads, emulator_for, needs_compiler
@@ -59,20 +60,6 @@ def both_of(point: Point) -> Both:
     return Both(emulator, point)
 
 
-def test_few_rows_of_many_ranks_fit_into_little_shared_memory() -> None:
-    """Where ranking every key of eight ranks would need more than a block may have."""
-    point = Point("normal", 2048, 8, rows=2, seed=1)
-    both = both_of(point)
-    check_merges(both)
-    emulator = emulator_for(2048, 0)
-    runs = both.runs()
-    emulator.launches.clear()
-    for little in (True, False):
-        emulator.shared_bytes = LITTLE_SHARED if little else MOST_SHARED
-        Both(emulator, point).emit_equally(lambda way, to: way.merge_runs(runs, None, to), None)
-    assert emulator.launches == ["settle_ids", "merge_runs_2048", "merge_few"]
-
-
 def test_the_points_meet_every_value_of_every_dimension() -> None:
     for each in (QUICK, WIDE):
         assert {point.size for point in each} == set(SIZES)
@@ -92,13 +79,9 @@ def test_kernels_do_what_torch_does(
     check(both_of(point))
 
 
-@pytest.mark.parametrize("most_few", [0, cuda.MOST_FEW])
 @pytest.mark.parametrize("k", [16, 100])
-def test_the_largest_number_stays_in_its_row(
-    k: int, most_few: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_largest_number_stays_in_its_row(k: int) -> None:
     """No score makes it; a spoiled peer may send it."""
-    monkeypatch.setattr(cuda, "MOST_FEW", most_few)
     for size, order in itertools.product((2, 3), ORDERS):
         both = Both(emulator_for(k, order), Point("normal", k, size, rows=5, seed=k))
         runs = both.runs()
@@ -107,16 +90,28 @@ def test_the_largest_number_stays_in_its_row(
         both.equal(seal_all(runs), *(5, k), dtype=torch.int32)
 
 
+@pytest.mark.parametrize("by_position", [False, True])
 @pytest.mark.parametrize("size", [2, 3, 8])
-def test_keys_that_ranks_share_leave_no_place_unwritten(size: int) -> None:
-    both = Both(emulator_for(16, 1), Point("normal", 16, size, rows=5, seed=size))
-    runs = both.runs()
-    runs[1:, 2] = runs[0, 2]
-    both.emit_equally(merge_all(runs), None)
+def test_keys_that_ranks_share_leave_no_place_unwritten(size: int, by_position: bool) -> None:
+    """As a spoiled peer may send them: which win is left open, but not that some do."""
+    for seed in range(3):
+        point = Point("normal", 16, size, rows=5, by_position=by_position, seed=size + seed)
+        both = Both(emulator_for(16, ORDERS[seed]), point, alone=True)
+        runs = both.runs()
+        runs[1:, 2] = runs[0, 2]
+        for write in (merge_all(runs), select_all(runs)):
+            found = both.emit_equally(write, None).ids[2]
+            assert torch.isin(
+                found, torch.cat([ids_of(runs[0, 2]).int(), found.new_tensor([-1])])
+            ).all()
 
 
 def merge_all(runs: torch.Tensor) -> Callable[[Primitives, Emission], None]:
     return lambda way, to: way.merge_runs(runs, None, to)
+
+
+def select_all(lists: torch.Tensor) -> Callable[[Primitives, Emission], None]:
+    return lambda way, to: way.select(lists, None, to)
 
 
 def seal_all(runs: torch.Tensor) -> Callable[[Primitives, torch.Tensor], None]:
@@ -128,7 +123,7 @@ def test_few_candidates_of_many_rows_are_sorted(kind: str) -> None:
     """So few that a row's scores are often all equal, or an ulp apart, beside padding."""
     for seed, (k, size) in enumerate(itertools.product((8, 12), (1, 3))):
         point = Point(kind, k, size, rows=40, by_position=bool(seed % 2), seed=seed)
-        for check in (check_pack, check_merges):
+        for check in (check_pack, check_merges, check_selection):
             check(Both(emulator_for(k, ORDERS[seed % len(ORDERS)]), point))
 
 
@@ -151,10 +146,12 @@ def test_padding_rows_never_read_their_logits() -> None:
     kernels = CudaPrimitives(emulator_for(k, 0), k, 2)
     for stale, lengths in ((ids, torch.zeros(rows)), (~ids, None), (ids + (2**31 - k), None)):
         told = None if lengths is None else lengths.long()
-        kernels.pack_logits(
-            run.fill_(7), logits, stale, starts, told, shard=Shard(1, 2, 16), mask_neg_inf=True
-        )
-        assert (run == PAD).all()
+        columns = (logits, stale, starts, told)
+        for ordered in (True, False):
+            kernels.pack_logits(
+                run.fill_(7), *columns, shard=Shard(1, 2, 16), mask_neg_inf=True, ordered=ordered
+            )
+            assert (run == PAD).all()
 
 
 def test_prepare_loads_the_source_of_every_launch() -> None:

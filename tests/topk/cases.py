@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
 
 from dcp_comm.communicator import Communicator
@@ -16,6 +17,7 @@ from dcp_comm.topk.job import MergeJob
 from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.topk.options import MergeOptions
 from dcp_comm.topk.result import MergeResult
+from dcp_comm.topk.strategy import Problem
 from tests import oracle
 from tests.oracle import Floats, Ints
 
@@ -297,3 +299,8 @@ def rows_of(rows: int, k: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
 def alone(fn: Callable[[Communicator], T]) -> T:
     """Run on a group of one."""
     return run_ranks(fn, 1)[0]
+
+
+def select_lists(patch: pytest.MonkeyPatch) -> None:
+    """Have merges select from unsorted lists, as they do on CUDA."""
+    patch.setattr(Problem, "selects_lists", True)

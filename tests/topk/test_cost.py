@@ -155,7 +155,7 @@ def test_chunks_repeat_the_starts_and_not_the_work() -> None:
 
 def test_owners_select_their_share_of_the_rows_and_emit_all() -> None:
     done = {step: (starts, keys) for step, starts, keys in scheme("owner", 4).done(10, 8)}
-    assert done == {"pack": (2, 10 * 2048), "select": (2, 3 * 2048), "emit": (2, 10 * 2048)}
+    assert done == {"list": (2, 10 * 2048), "select": (2, 3 * 2048), "emit": (2, 10 * 2048)}
 
 
 def test_large_messages_take_the_way_that_is_faster() -> None:

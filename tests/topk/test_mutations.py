@@ -22,7 +22,7 @@ from dcp_comm.topk.job import MergeJob
 from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.workspace import Workspace
 from tests import oracle
-from tests.topk.cases import Case, check_merge
+from tests.topk.cases import Case, check_merge, select_lists
 from tests.topk.local_cases import check_local
 from tests.topk.scores import drawn
 
@@ -78,6 +78,12 @@ def without(name: str, position: int) -> Callable[[Patch], None]:
         right(*args[:position], None, *args[position + 1 :], **options)
 
     return lambda patch: patch.setattr(ops, name, pack)
+
+
+def unsorted_lists(patch: Patch) -> None:
+    """Select from lists as if they were sorted."""
+    select_lists(patch)
+    patch.setattr(ops, "sort_lists", same)
 
 
 def reversed_slots(patch: Patch) -> None:
@@ -225,12 +231,10 @@ MUTATIONS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
         merging(a_case("normal")),
     ),
     "runs not sorted": (
-        replaced(
-            "_sort_into",
-            lambda right, run, *args: run.copy_(keys.encode(*args[:2], mask_neg_inf=args[2])),
-        ),
+        replaced("_write", lambda right, run, encoded, ordered: right(run, encoded, False)),
         merging(a_case("normal")),
     ),
+    "lists taken for runs": (unsorted_lists, merging(a_case("normal"))),
     "certificate always given": (
         replaced("certify", lambda right, runs, x: torch.ones_like(x, dtype=torch.bool)),
         merging(a_case("equal", tie="high")),

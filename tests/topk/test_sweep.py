@@ -2,12 +2,13 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from tests.topk.cases import Case, check_merge
+from tests.topk.cases import Case, check_merge, select_lists
 from tests.topk.scores import KINDS, drawn, drawn_lengths
 
 SIZES = (1, 2, 3, 4, 5, 6, 8)
@@ -101,6 +102,19 @@ def test_merge_equals_the_oracle(size: int, k: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("strategy", ["gather", "owner"])
+@pytest.mark.parametrize("k", [1, 37, 512])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_winners_of_unsorted_lists_equal_the_oracle(
+    size: int, k: int, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    select_lists(monkeypatch)
+    rows = 2 * chunk_rows(k) + 5
+    for n, cuts in enumerate(SEGMENTS * 2):
+        case = build(size, k, 4, rows, cuts, 100 * size + k + n)
+        check_merge(replace(case, strategy=strategy))
+
+
 @pytest.mark.parametrize("k", KS)
 @pytest.mark.parametrize("size", SIZES)
 def test_merge_equals_the_oracle_everywhere(size: int, k: int) -> None:

@@ -26,11 +26,9 @@ from dcp_comm.topk.rates import STEPS, Device, Link, Pace
 
 Record = dict[str, Any]
 
-STAGES = {
-    "pack + sort": ("pack",),
-    "select sorted runs + emit": ("select",),
-    "splitter searches + emit": ("narrow", "emit"),
-}
+STAGES = {"pack + sort": ("pack",), "splitter searches + emit": ("narrow", "emit")}
+OF_GPU = {"pack unsorted": ("list",), "select unsorted lists + emit": ("select",)}
+OF_CPU = {"select sorted runs + emit": ("select",)}
 """Steps of the stages that ``bench merge`` times by themselves."""
 WHOLE = "whole local part, "
 P2P, NO_P2P, CPU, EAGER = "p2p", "no-p2p", "cpu", "-eager"
@@ -181,7 +179,8 @@ def _collectives(report: Record) -> Iterator[Time]:
 
 
 def _stage(stage: Record) -> Iterator[Time]:
-    subject, steps = stage["subject"], STAGES.get(stage["stage"])
+    of_device = OF_CPU if stage["mode"] == "eager" else OF_GPU
+    subject, steps = stage["subject"], (STAGES | of_device).get(stage["stage"])
     rows, k = subject["rows"], subject["k"]
     if stage["stage"].startswith(WHOLE):
         route, output = stage["stage"].removeprefix(WHOLE).split(", ")

@@ -119,6 +119,16 @@ def _emission(batch: Batch, shard: Shard | None, *, tail: bool = True) -> Emissi
     return Emission(ids, counts, certified, uncertified, False, shard, None, tail)
 
 
+def _pack_unsorted(batch: Batch) -> Work:
+    keys, part, kernels = torch.empty_like(batch.keys[0]), batch.part, _kernels(batch)
+
+    def pack() -> None:
+        columns = (part.logits, part.ids, None, part.lengths)
+        kernels.pack_logits(keys, *columns, shard=part.shard, mask_neg_inf=True, ordered=False)
+
+    return Work("pack unsorted", pack, [keys], lambda: rows.differing(keys, batch.keys[0]))
+
+
 def _pack_sort(batch: Batch) -> Work:
     run, part, kernels = torch.empty_like(batch.keys[0]), batch.part, _kernels(batch)
     columns = (part.logits, part.ids, None, part.lengths)
@@ -139,6 +149,16 @@ def _select_unsorted(batch: Batch) -> Work:
 
     wanted = batch.question.winners
     return Work("select unsorted lists", select, [ids], lambda: rows.differing(ids, wanted))
+
+
+def _select_lists(batch: Batch) -> Work:
+    kernels, to, wanted = _kernels(batch), _emission(batch, None), batch.question.winners
+    return Work(
+        "select unsorted lists + emit",
+        lambda: kernels.select(batch.keys, None, to),
+        [to.ids],
+        lambda: rows.differing(to.ids, wanted),
+    )
 
 
 def _select_sorted(batch: Batch) -> Work:
@@ -220,11 +240,19 @@ STAGES = (
     Stage("local top-K", "dcp_comm.local_topk", _local, local_row_bytes),
     Stage("pack from logits", "torch ops", _pack, lambda q: 16 * q.k),
     Stage("sort", "torch ops", _sort, lambda q: 16 * q.k),
+    Stage("pack unsorted", _OURS, _pack_unsorted, lambda q: 16 * q.k),
     Stage("pack + sort", _OURS, _pack_sort, lambda q: 16 * q.k),
     Stage(
         "select unsorted lists",
         "torch ops",
         _select_unsorted,
+        lambda q: (8 * q.size + 4) * q.k,
+        ranks=True,
+    ),
+    Stage(
+        "select unsorted lists + emit",
+        _OURS,
+        _select_lists,
         lambda q: (8 * q.size + 4) * q.k,
         ranks=True,
     ),

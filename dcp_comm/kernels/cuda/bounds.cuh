@@ -16,36 +16,42 @@ struct Bounds {
     return __fsub_rn(value_of(score), least) < __fmul_rn(__fsub_rn(largest, least), 0.0625f);
   }
 
-  // Whether most warps have no score but low ones, or several have the least itself.
+  // Whether most warps have no score but low ones.
+  __device__ __forceinline__ bool have_outliers() const {
+    return __popc(__ballot_sync(~0u, is_low(warp_high))) >= 24;
+  }
+
+  // Whether several warps have the least score itself.
   template <int WARPS>
-  __device__ __forceinline__ bool are_uneven(int count) const {
-    const u32 lows = __ballot_sync(~0u, is_low(warp_high));
-    const u32 least = __ballot_sync(~0u, warp_low == low);
-    return count > CROWD && (__popc(lows) >= 24 || __popc(least) >= max(8, 64 / WARPS));
+  __device__ __forceinline__ bool have_ties() const {
+    return __popc(__ballot_sync(~0u, warp_low == low)) >= max(8, 64 / WARPS);
   }
 };
 
 // What the warps of a block tell each other, in shared memory; own[item] is word
 // item * THREADS + threadIdx.x of `count`.
-template <int THREADS, int EACH>
+template <int THREADS>
 struct Warps {
   static constexpr int WARPS = THREADS / 32;
   u32 low[WARPS], high[WARPS], sums[WARPS];
 
   // Of the words that count.
-  template <typename Half, typename Counts>
+  template <int EACH, typename Half, typename Counts>
   __device__ __forceinline__ Bounds bounds(const u64 (&own)[EACH], int count, const Half& half,
                                            const Counts& counts) {
     u32 least = ~0u, largest = 0;
 #pragma unroll
     for (int item = 0; item < EACH; ++item) {
       const int place = item * THREADS + static_cast<int>(threadIdx.x);
-      if (place >= count || !counts(own[item])) continue;
-      least = min(least, half(own[item]));
-      largest = max(largest, half(own[item]));
+      const bool counted = place < count && counts(own[item]);
+      least = min(least, counted ? half(own[item]) : ~0u);
+      largest = max(largest, counted ? half(own[item]) : 0);
     }
-    least = __reduce_min_sync(~0u, least);
-    largest = __reduce_max_sync(~0u, largest);
+    return joined(__reduce_min_sync(~0u, least), __reduce_max_sync(~0u, largest));
+  }
+
+  // Of what each warp found.
+  __device__ __forceinline__ Bounds joined(u32 least, u32 largest) {
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (lane == 0) {
       low[warp] = least;
@@ -58,6 +64,7 @@ struct Warps {
   }
 
   // Whether a bin can hold all words with a larger score.
+  template <int EACH>
   __device__ __forceinline__ bool few_above(const u64 (&own)[EACH], u32 score) {
     u32 above = 0;
 #pragma unroll

@@ -98,6 +98,10 @@ struct Shard {
     const u32 which = stripe.quotient(local);
     return (which * size + rank) * stripe.value + (local - which * stripe.value);
   }
+  __device__ __forceinline__ bool owns(u32 global) const {
+    const u32 which = stripe.quotient(global);
+    return which - ranks.quotient(which) * size == rank;
+  }
   __device__ __forceinline__ u32 local_of(u32 global) const {
     const u32 which = stripe.quotient(global);
     return ranks.quotient(which) * stripe.value + (global - which * stripe.value);

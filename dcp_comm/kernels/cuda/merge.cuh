@@ -6,10 +6,9 @@
 
 // Writes `count` winners of a row, in the order that it wants them, and none behind; own[item] is
 // word place_of(item) of them.
-template <int CAPACITY, int ITEMS>
+template <typename Sort, int ITEMS>
 __device__ __forceinline__ void write_row(u64 (&own)[ITEMS], int count, int k, i64 row,
                                           const Emission& to) {
-  using Sort = Sorter<CAPACITY, ITEMS>;
   const Emission::Row ids = to.of_row(row);
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
@@ -66,7 +65,7 @@ __device__ __forceinline__ void merge_runs(const i64* keys, i64 rows, int runs, 
     for (int item = 0; item < ITEMS; ++item)
       if (Sort::place_of(item) < k) in_order.write(Sort::place_of(item), own[item]);
   } else {
-    write_row<CAPACITY, ITEMS>(own, count, k, row, to);
+    write_row<Sort>(own, count, k, row, to);
   }
   if (!seal) {
     if (thread == 0) to.conclude(row, count, sure);
@@ -100,7 +99,7 @@ __device__ __forceinline__ void emit_sorted(const i64* run, int k, const i64* ve
       atomicMax(&valid, Sort::place_of(item) + __popc(there));
   }
   __syncthreads();
-  write_row<CAPACITY, ITEMS>(own, valid, k, row, to);
+  write_row<Sort>(own, valid, k, row, to);
   if (threadIdx.x == 0) to.conclude(row, valid, verdict.sure);
 }
 

@@ -23,14 +23,13 @@ MAX_SIZE = 8
 MIN_K = MAX_SIZE
 """Ids of a row have to hold a number for each rank."""
 
-MOST_FEW = 128
-"""Rows up to which ranking every key takes less time than selecting first."""
-
+_LISTS = (2, 4, 8)  # that a block selects from at most
+_FEW_LISTS = 4  # of which a thread has as many keys as one that sorts
 _KEY_BYTES = 8
 _ITEMS = 4  # keys a thread of a block that sorts
-_BLOCK = 256  # threads of one that copies or emits
+_MOST_THREADS = 1024  # of a block
+_BLOCK = 256  # threads of one that lists, copies or emits
 _SEARCHERS = 128  # of one that searches
-_RANKERS = 1024  # of one that ranks every key
 _WARPS = _BLOCK // 32
 _SPAN = 128  # ids that a warp emits at once
 _EMITTERS = 132 * 64  # warps that a GPU holds, about: beyond them each emits more
@@ -68,7 +67,8 @@ class CudaPrimitives(Primitives):
     def prepare(self) -> None:
         """Load every kernel of this K."""
         sized = [f"{kernel}_{self._capacity}" for kernel in ("pack", "merge_runs")]
-        for kernel in (*sized, "merge_few", "settle", "open_windows", "emit_own"):
+        rest = ("list", self._selector, "settle", "open_windows", "emit_own")
+        for kernel in (*sized, *rest):
             self._launcher.load(kernel)
 
     def pack(
@@ -80,12 +80,16 @@ class CudaPrimitives(Primitives):
         *,
         shard: Shard,
         mask_neg_inf: bool,
+        ordered: bool = True,
         splitters: Splitters | None = None,
     ) -> None:
         """Encode and sort in one kernel."""
         candidates = _candidates(ids, lengths, shard, mask_neg_inf)
-        where = (scores.data_ptr(), scores.stride(0))
-        self._sort("pack", run, *_packed(run, splitters), *candidates, *where)
+        args = (*_packed(run, splitters), *candidates, scores.data_ptr(), scores.stride(0))
+        if ordered:
+            self._sort("pack", run, *args)
+        else:
+            self._list("list", run, *args)
 
     def pack_logits(
         self,
@@ -97,32 +101,34 @@ class CudaPrimitives(Primitives):
         *,
         shard: Shard,
         mask_neg_inf: bool,
+        ordered: bool = True,
         splitters: Splitters | None = None,
     ) -> None:
         """Look up, encode and sort in one kernel; a score is read once."""
         candidates = _candidates(ids, lengths, shard, mask_neg_inf)
         dtype = DTYPES[logits.dtype]
         where = (logits.data_ptr(), logits.stride(0), logits.shape[1], dtype)
-        columns = (*where, *integers(row_starts))
-        self._sort("pack_logits", run, *_packed(run, splitters), *candidates, *columns)
+        args = (*_packed(run, splitters), *candidates, *where, *integers(row_starts))
+        if ordered:
+            self._sort("pack_logits", run, *args)
+        else:
+            self._list("list_logits", run, *args)
 
     def merge_runs(self, runs: Tensor, own: int | None, to: Emission) -> None:
-        """Rank every key of few rows; else search, fetch the winners, sort and write them."""
-        size, rows, k = runs.shape
-        whose = -1 if own is None else own
-        if rows == 0:
-            return
-        if to.by_position or rows > MOST_FEW or size * k * _KEY_BYTES > self._shared:
-            self._merge(runs, whose, 0, _emission(to))
-            return
-        sizes = (runs.data_ptr(), rows, size, k, whose)
-        shared = size * k * _KEY_BYTES
-        self._launcher.launch("merge_few", (rows, size), _RANKERS, shared, *sizes, *_emission(to))
+        """Search, fetch the winners, sort and write them."""
+        self._merge(runs, -1 if own is None else own, 0, _emission(to))
 
     def merge_sealed(self, runs: Tensor, ids: Tensor, *, by_position: bool) -> None:
         """The same kernel."""
-        nowhere = (0, 0, 0, int(by_position), *_GLOBAL, *_NO_TABLE)
-        self._merge(runs, -1, 1, (ids.data_ptr(), ids.stride(0), *nowhere))
+        self._merge(runs, -1, 1, _to_ids(ids, by_position))
+
+    def select(self, lists: Tensor, own: int | None, to: Emission) -> None:
+        """Count keys in bins, keep what may win, rank it within its bin, write it: one kernel."""
+        self._select(lists, 0, _emission(to))
+
+    def select_sealed(self, lists: Tensor, ids: Tensor, *, by_position: bool) -> None:
+        """The same kernel."""
+        self._select(lists, 1, _to_ids(ids, by_position))
 
     def unseal(self, ids: Tensor, to: Emission) -> None:
         """Copy, unmark and count in one kernel."""
@@ -180,9 +186,27 @@ class CudaPrimitives(Primitives):
         sizes = (runs.data_ptr(), rows, size, k, own, seal)
         self._launch(name, rows, self._threads, self._sort_bytes, *sizes, *emission)
 
+    def _select(self, lists: Tensor, seal: int, emission: tuple[int, ...]) -> None:
+        size, rows, k = lists.shape
+        sizes = (lists.data_ptr(), rows, size, k, seal)
+        threads = min(_MOST_THREADS, self._capacity // (2 if size > _FEW_LISTS else _ITEMS))
+        shared = 10 * self._capacity + 32 * threads + 3328  # as the sources assert it
+        self._launch(self._selector, rows, threads, shared, *sizes, *emission)
+
     def _settle(self, kernel: str, runs: Tensor, *where: int) -> None:
         width = max(self._whole.splitters, self._whole.window)
         self._search(kernel, runs.shape[1], width, self._whole, runs.data_ptr(), *where)
+
+    def _list(self, kernel: str, run: Tensor, *args: int) -> None:
+        rows, k = run.shape
+        if rows > 0:
+            blocks = (rows, -(-k // (_BLOCK * _ITEMS)))
+            self._launcher.launch(kernel, blocks, _BLOCK, 0, *args)
+
+    @property
+    def _selector(self) -> str:
+        """The kernel for so many lists."""
+        return f"select_{self._capacity}_{next(each for each in _LISTS if self._size <= each)}"
 
     def _sort(self, kernel: str, run: Tensor, *args: int) -> None:
         name = f"{kernel}_{self._capacity}"
@@ -191,7 +215,7 @@ class CudaPrimitives(Primitives):
     @property
     def _sort_bytes(self) -> int:
         """Shared memory of a block that sorts, as the sources assert it."""
-        return 16 * self._capacity + 1024
+        return 16 * self._capacity + 1280
 
     def _search(self, kernel: str, rows: int, width: int, shape: SplitterShape, *args: int) -> None:
         """Launch a search of lists of up to ``width`` keys, several of many rows a block."""
@@ -283,6 +307,12 @@ def _emission(to: Emission) -> tuple[int, ...]:
     where = (ids.data_ptr(), ids.stride(0), counts, certified, to.uncertified.data_ptr())
     shard = _GLOBAL if to.shard is None else (1, *_shard(to.shard))
     return *where, int(to.by_position), *shard, *_table(to)
+
+
+def _to_ids(ids: Tensor, by_position: bool) -> tuple[int, ...]:
+    """Return what writes global ids, and nothing of the rows."""
+    nowhere = (0, 0, 0, int(by_position), *_GLOBAL, *_NO_TABLE)
+    return ids.data_ptr(), ids.stride(0), *nowhere
 
 
 def _table(to: Emission) -> tuple[int, ...]:

@@ -10,8 +10,8 @@
 
 #include "bounds.cuh"
 
-// Of up to CAPACITY words, EACH to a thread.
-template <int CAPACITY, int EACH>
+// Of up to CAPACITY words, EACH to a thread, and room for SLACK more.
+template <int CAPACITY, int EACH, int SLACK = 0>
 struct Sorter {
   static constexpr int THREADS = CAPACITY / EACH;
   static constexpr int QUADS = 2;  // of bins, a thread
@@ -23,14 +23,14 @@ struct Sorter {
   static constexpr int SEGMENTS = CAPACITY / CROWD;
 
   struct Shared {
-    u64 words[CAPACITY];
-    u32 bins[BINS + 4];  // four more, so that what follows is aligned
-    Warps<THREADS, EACH> warps;
+    u64 words[CAPACITY + SLACK];
+    u32 bins[BINS + 32];  // where the last bin ends stands behind it; the rest is for what does not count
+    Warps<THREADS> warps;
     u32 segments[2][SEGMENTS];  // begin << 16 | end
     u32 pushed[2];
     bool falling;
   };
-  static_assert(sizeof(Shared) <= 8 * CAPACITY + 4 * BINS + 1024, "what launches ask for");
+  static_assert(sizeof(Shared) <= 8 * (CAPACITY + SLACK) + 4 * BINS + 1280, "what launches ask for");
 
   // All dynamic shared memory of a block that sorts begins with it.
   static __device__ __forceinline__ Shared& shared() {
@@ -51,7 +51,7 @@ struct Sorter {
     begin();
     if (MAY_FALL) tell_whether_falling(own[0]);
     const Bounds scores = bounds_of_scores(own, count);
-    if (scores.are_uneven<WARPS>(count) || (MAY_FALL && shared().falling)) {
+    if (are_uneven(scores, count) || (MAY_FALL && shared().falling)) {
       put(own, count);
       if (!MAY_FALL || !falls(own, count)) sort_words(count);
       emit_words(count, emit);
@@ -77,7 +77,7 @@ struct Sorter {
     take(own, 0, count);
     begin();
     const Bounds scores = bounds_of_scores(own, count);
-    if (scores.are_uneven<WARPS>(count))
+    if (are_uneven(scores, count))
       spread(by_uneven_values(own, count, scores), own, place, 0, count, 0);
     else
       spread(ByValue<ORDER>(scores.low, scores.high), own, place, 0, count, 0);
@@ -85,7 +85,7 @@ struct Sorter {
     refine();
   }
 
- private:
+ protected:
   // Spreads what was pushed until nothing is. Apart, so that it costs the common way no registers.
   static __device__ __noinline__ void refine() {
     Shared& all = shared();
@@ -180,7 +180,9 @@ struct Sorter {
       }
     }
     __syncthreads();
-    scan(begin, count, map.divisible, next);
+    scan([&](u32, const uint4& first, const uint4& counts) {
+      if (map.divisible) push_crowded(begin, first, counts, next);
+    });
     __syncthreads();
     u64* words = all.words + begin;
 #pragma unroll
@@ -193,15 +195,16 @@ struct Sorter {
     for (int item = 0; item < EACH; ++item) {
       if (place_of(item) < count) {
         own[item] = words[place_of(item)];
-        place[item] = rank(words, own[item], map.bin(own[item]), place_of(item));
+        const u32* bin = all.bins + map.bin(own[item]);
+        place[item] = rank(words, own[item], bin[0], bin[1], place_of(item));
       }
     }
   }
 
-  // The place of the word that stands at `at` of its segment: within its bin, if that is no segment.
-  static __device__ __forceinline__ u32 rank(const u64* words, u64 word, u32 bin, int at) {
-    const int first = static_cast<int>(shared().bins[bin]);
-    const int behind = static_cast<int>(shared().bins[bin + 1]);
+  // The place of the word that stands at `at` of its segment: within its bin, which has the words from
+  // `begin` to `end`, if that is no segment.
+  static __device__ __forceinline__ u32 rank(const u64* words, u64 word, u32 begin, u32 end, int at) {
+    const int first = static_cast<int>(begin), behind = static_cast<int>(end);
     if (behind - first > CROWD) return static_cast<u32>(at);
     int before = first;
 #pragma unroll 1  // bins have few words
@@ -225,20 +228,34 @@ struct Sorter {
     return ByHalf<ORDER>(ids.low, ids.high, false);
   }
 
-  static __device__ __forceinline__ Uneven<ORDER> by_uneven_values(const u64 (&own)[EACH],
+  template <int MANY>
+  static __device__ __forceinline__ Uneven<ORDER> by_uneven_values(const u64 (&own)[MANY],
                                                                    int count, const Bounds& scores) {
-    __syncthreads();
-    const Bounds usual = shared().warps.bounds(own, count, score_half, [&](u64 word) {
-      return word != 0 && scores.is_low(score_half(word));
-    });
-    const u32 large = shared().warps.few_above(own, usual.high) ? usual.high : scores.high;
-    __syncthreads();
-    const Bounds ids =
-        shared().warps.bounds(own, count, id_half, [&](u64 word) { return score_half(word) == scores.low; });
-    return Uneven<ORDER>(scores.low, large, ids.low, ids.high);
+    u32 large = scores.high;
+    if (scores.have_outliers()) {
+      __syncthreads();
+      const Bounds usual = shared().warps.bounds(own, count, score_half, [&](u64 word) {
+        return (word != 0) & scores.is_low(score_half(word));
+      });
+      if (shared().warps.few_above(own, usual.high)) large = usual.high;
+    }
+    Uneven<ORDER> map(scores.low, large);
+    if (scores.template have_ties<WARPS>()) {
+      __syncthreads();
+      const Bounds ids = shared().warps.bounds(
+          own, count, id_half, [&](u64 word) { return score_half(word) == scores.low; });
+      map.divide(ids.low, ids.high);
+    }
+    return map;
   }
 
-  static __device__ __forceinline__ Bounds bounds_of_scores(const u64 (&own)[EACH], int count) {
+  static __device__ __forceinline__ bool are_uneven(const Bounds& scores, int count) {
+    const bool ties = scores.template have_ties<WARPS>();
+    return count > CROWD && (scores.have_outliers() || ties);
+  }
+
+  template <int MANY>
+  static __device__ __forceinline__ Bounds bounds_of_scores(const u64 (&own)[MANY], int count) {
     return shared().warps.bounds(own, count, score_half, [](u64 word) { return word != 0; });
   }
 
@@ -261,8 +278,9 @@ struct Sorter {
     return __syncthreads_and(falls);
   }
 
-  // Counts become first places; crowded bins become segments.
-  static __device__ __forceinline__ void scan(int begin, int count, bool divisible, int next) {
+  // Counts become first places; hears(quad, first places, counts) is told of every four bins.
+  template <typename Hear>
+  static __device__ __forceinline__ void scan(const Hear& hears) {
     Shared& all = shared();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint4* mine = reinterpret_cast<uint4*>(all.bins) + QUADS * threadIdx.x;
@@ -284,28 +302,29 @@ struct Sorter {
     before += __reduce_add_sync(~0u, lane < warp ? all.warps.sums[lane] : 0) - sum;
 #pragma unroll
     for (int quad = 0; quad < QUADS; ++quad) {
-      mine[quad] = place(begin, before, counts[quad], divisible, next);
+      mine[quad] = first_places(before, counts[quad]);
+      hears(QUADS * threadIdx.x + quad, first_places(before, counts[quad]), counts[quad]);
       before += total(counts[quad]);
     }
-    if (threadIdx.x == 0) all.bins[BINS] = static_cast<u32>(count);
+    if (threadIdx.x == THREADS - 1) all.bins[BINS] = before;
   }
 
   static __device__ __forceinline__ u32 total(const uint4& counts) {
     return counts.x + counts.y + counts.z + counts.w;
   }
 
-  // The first places of four bins.
-  static __device__ __forceinline__ uint4 place(int begin, u32 before, const uint4& counts,
-                                                bool divisible, int next) {
-    const uint4 first = make_uint4(before, before + counts.x, before + counts.x + counts.y,
-                                   before + counts.x + counts.y + counts.z);
-    if (divisible && max(max(counts.x, counts.y), max(counts.z, counts.w)) > CROWD) {
-      push(begin, first.x, counts.x, next);
-      push(begin, first.y, counts.y, next);
-      push(begin, first.z, counts.z, next);
-      push(begin, first.w, counts.w, next);
-    }
-    return first;
+  static __device__ __forceinline__ uint4 first_places(u32 before, const uint4& counts) {
+    return make_uint4(before, before + counts.x, before + counts.x + counts.y,
+                      before + counts.x + counts.y + counts.z);
+  }
+
+  static __device__ __forceinline__ void push_crowded(int begin, const uint4& first,
+                                                      const uint4& counts, int next) {
+    if (max(max(counts.x, counts.y), max(counts.z, counts.w)) <= CROWD) return;
+    push(begin, first.x, counts.x, next);
+    push(begin, first.y, counts.y, next);
+    push(begin, first.z, counts.z, next);
+    push(begin, first.w, counts.w, next);
   }
 
   static __device__ __forceinline__ void push(int begin, u32 first, u32 count, int next) {

@@ -3,11 +3,12 @@
 
 #include "keys.cuh"
 
-// The two halves of a word, and the value of the upper one.
+// The two halves of a word, and the value of the upper one: score_of_ordered(), in fewer steps.
 __device__ __forceinline__ u32 score_half(u64 word) { return static_cast<u32>(word >> 32); }
 __device__ __forceinline__ u32 id_half(u64 word) { return static_cast<u32>(word); }
 __device__ __forceinline__ float value_of(u32 half) {
-  return score_of_ordered(static_cast<int>(half ^ 0x80000000u));
+  const u32 sign = static_cast<u32>(static_cast<int>(half) >> 31);
+  return __int_as_float(static_cast<int>(half ^ (~sign | 0x80000000u)));
 }
 
 // By the bits of one half, from the least to the largest that there is.
@@ -68,29 +69,38 @@ struct ByValue {
   }
 };
 
-// By the scores' values, but the largest of them share the first bin, and those that tie at the least
-// value, as on a plateau that K cuts, have half of the bins, by their ids.
+// By the scores' values, but the largest of them share the first bin; and where many tie at the least
+// value, as on a plateau that K cuts, those have half of the bins, by their ids.
 template <int ORDER>
 struct Uneven {
-  static constexpr u32 LAST_VALUE = ByValue<ORDER>::LAST / 2, LAST_ID = LAST_VALUE;
   static constexpr bool divisible = true;
   ByValue<ORDER> values;
-  u32 tied;      // the half of the scores that tie
-  u32 ids_high;  // the largest half of their ids
+  u32 tied;      // the half of the least score
+  u32 ids_high;  // the largest half of the ids of those that tie
   int ids_shift;
+  u32 last_value, last_id;  // bins
 
-  // Of the halves of the least score, of a large one, and of the ids of those that tie.
-  __device__ __forceinline__ Uneven(u32 low, u32 large, u32 ids_low, u32 ids_high)
+  // Of the halves of the least score and of a large one.
+  __device__ __forceinline__ Uneven(u32 low, u32 large)
       : values(low, large),
         tied(low),
-        ids_high(ids_high),
-        ids_shift(max(32 - __clz(static_cast<int>(ids_high - ids_low)) - (ORDER - 1), 0)) {
+        ids_high(0),
+        ids_shift(0),
+        last_value(ByValue<ORDER>::LAST - 1),
+        last_id(0) {}
+
+  // Of the halves of the ids that tie, if many do.
+  __device__ __forceinline__ void divide(u32 ids_low, u32 ids_largest) {
+    ids_high = ids_largest;
+    ids_shift = max(32 - __clz(static_cast<int>(ids_largest - ids_low)) - (ORDER - 1), 0);
     values.shift += 1;
+    last_value = last_id = ByValue<ORDER>::LAST / 2;
   }
 
   __device__ __forceinline__ u32 bin(u64 word) const {
-    if (score_half(word) > tied) return min(values.bin_of_any(score_half(word)), LAST_VALUE);
+    const u32 of_value = min(values.bin_of_any(score_half(word)), last_value);
     // Padding, whose halves are 0, comes last.
-    return LAST_VALUE + 1 + min((ids_high - id_half(word)) >> ids_shift, LAST_ID);
+    const u32 of_id = last_value + 1 + min((ids_high - id_half(word)) >> ids_shift, last_id);
+    return score_half(word) > tied ? of_value : of_id;
   }
 };
