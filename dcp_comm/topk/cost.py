@@ -31,6 +31,9 @@ KEY_BYTES = 8
 ID_BYTES = 4
 
 
+FEW_ROWS = 128
+"""Rows of a chunk up to which to sort a list takes longer than what is saved by it."""
+
 _OF_EVERY_ROW = ("pack", "list", "emit")
 """Steps that a rank does for all rows; the others, where rows are dealt, for those that it owns."""
 
@@ -50,6 +53,7 @@ class Scheme:
             dealt row if ``dealt``.
         scratch_row: Bytes of scratch a row.
         steps: What a rank does itself, of `dcp_comm.topk.rates.STEPS`.
+        few: The same for chunks of up to `FEW_ROWS` rows; empty if that is no other.
         dealt: Rows are dealt to owners, so a chunk is padded to a multiple of p.
         foreign: Microseconds a chunk, and a row, of a comparison's own kernels.
     """
@@ -63,6 +67,7 @@ class Scheme:
     messages: tuple[int, ...]
     scratch_row: int
     steps: tuple[str, ...] = ()
+    few: tuple[str, ...] = ()
     dealt: bool = False
     foreign: tuple[float, float] = (0.0, 0.0)
 
@@ -87,11 +92,16 @@ class Scheme:
 
     def done(self, rows: int, chunk_rows: int | None = None) -> Iterator[tuple[str, int, int]]:
         """Yield each step with how often it starts and how many keys it has, for ``rows`` rows."""
-        chunks = list(_chunks(rows, chunk_rows))
-        starts = sum(count for count, _ in chunks)
-        owned = sum(count * self._owned(chunk) for count, chunk in chunks)
-        for step in self.steps:
-            yield step, starts, self.k * (rows if step in _OF_EVERY_ROW else owned)
+        found: dict[str, tuple[int, int]] = {}
+        for count, chunk in _chunks(rows, chunk_rows):
+            if not count:
+                continue
+            for step in (chunk <= FEW_ROWS and self.few) or self.steps:
+                starts, keys = found.get(step, (0, 0))
+                one = self.k * (chunk if step in _OF_EVERY_ROW else self._owned(chunk))
+                found[step] = starts + count, keys + count * one
+        for step, (starts, keys) in found.items():
+            yield step, starts, keys
 
     def exchange_us(self, rows: int, link: Link, chunk_rows: int | None = None) -> float:
         """Modelled microseconds on the link for ``rows`` rows; 0 for one rank."""
@@ -172,6 +182,7 @@ def _gather(k: int, size: int, wide: bool) -> Scheme:
         messages=(run,),
         scratch_row=size * run,
         steps=("list", "select") if wide else ("pack", "select_own"),
+        few=() if wide else ("list", "select_few"),
     )
 
 

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from dcp_comm.kernels.primitives import Emission
 from dcp_comm.specs import BufferSpec
+from dcp_comm.topk.cost import FEW_ROWS
 from dcp_comm.topk.strategy import Problem, Strategy
 from dcp_comm.topk.transport import Everyone
-
-_FEW = 128
 
 
 class Gather(Strategy):
@@ -38,7 +37,7 @@ class Gather(Strategy):
     def takes_lists(self, rows: int) -> bool:
         """If all winners are wanted; or few rows', of which to sort them is the larger part."""
         problem = self.problem
-        return problem.selects_lists and (problem.output == "global" or rows <= _FEW)
+        return problem.selects_lists and (problem.output == "global" or rows <= FEW_ROWS)
 
     def merge(self, scratch: Sequence[Tensor], to: Emission) -> None:
         """Gather in place, write the winners."""

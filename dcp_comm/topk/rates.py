@@ -102,6 +102,7 @@ class Device:
         list: Making of them what `select` takes: lists on GPUs, which stay unsorted, else runs.
         select: Writing the winners of all ranks.
         select_own: Writing this rank's winners, out of all ranks' runs.
+        select_few: The same for few rows, out of what `list` made.
         settle: Finding how long prefixes of all ranks' runs win.
         narrow: The same from splitters and windows, both copied first.
         emit: Writing winners that are known: a prefix of a run, or ids that came back.
@@ -115,6 +116,7 @@ class Device:
     list: Pace
     select: Pace
     select_own: Pace
+    select_few: Pace
     settle: Pace
     narrow: Pace
     emit: Pace

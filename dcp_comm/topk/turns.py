@@ -7,7 +7,7 @@ other with every chunk: they would make plans by the dozen, each of which has to
 from collections.abc import Sequence
 from functools import lru_cache
 
-from dcp_comm.topk.cost import Scheme
+from dcp_comm.topk.cost import FEW_ROWS, Scheme
 from dcp_comm.topk.rates import Device, Link
 
 _SLACK = 1.05  # how far behind the fastest a scheme stays in use
@@ -48,8 +48,8 @@ def turns(
 def _samples(schemes: Sequence[Scheme], chunk_rows: int | None, max_rows: int) -> list[int]:
     """Return the numbers of rows at which times are compared.
 
-    Every one counts while there are few. Later on times jump after a full chunk and where owners
-    get one row more; between those they grow evenly.
+    Every one counts while there are few. Later on times jump after a full chunk, where a chunk has
+    no longer few rows, and where owners get one row more; between those they grow evenly.
     """
     if len(schemes) == 1:
         return [1]
@@ -60,5 +60,6 @@ def _samples(schemes: Sequence[Scheme], chunk_rows: int | None, max_rows: int) -
         full = int(rows) // size * size
         found |= {full, full + 1}
     for chunk in {chunk_rows or each.chunk_rows for each in schemes}:
-        found |= {chunk * n + more for n in range(1, _TEETH + 1) for more in (0, 1)}
-    return sorted(rows for rows in found if rows <= max_rows)
+        starts = range(0, chunk * _TEETH + 1, chunk)
+        found |= {start + more for start in starts for more in (0, 1, FEW_ROWS, FEW_ROWS + 1)}
+    return sorted(rows for rows in found if 0 < rows <= max_rows)

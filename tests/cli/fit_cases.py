@@ -17,6 +17,7 @@ DEVICE = Device(
     list=Pace(4.5, 120_000.0),
     select=Pace(4.0, 50_000.0),
     select_own=Pace(5.0, 60_000.0),
+    select_few=Pace(4.8, 55_000.0),
     settle=Pace(1.0, 200_000.0),
     narrow=Pace(8.0, 150_000.0),
     emit=Pace(3.0, 300_000.0),
@@ -51,7 +52,7 @@ def stages() -> list[Record]:
     """Of a device that is exactly as modelled."""
     found = [stage("another", 1, 1e9), stage("whole local part, auto, local", 1, 1e9)]
     for rows in ROWS:
-        for name, steps in model.STAGES.items():
+        for name, steps in (model.STAGES | model.OF_GPU).items():
             paces = [getattr(DEVICE, step) for step in steps]
             us = sum(pace.start_us + rows * K / pace.keys_per_us for pace in paces)
             found.append(stage(name, rows, us))

@@ -180,8 +180,10 @@ def test_the_command_writes_what_it_prints(
     found = json.loads(path.read_text())
     assert {each["stage"] for each in found["stages"]} == {
         "sort",
+        "pack unsorted",
         "pack + sort",
         "select unsorted lists",
+        "select unsorted lists + emit",
         "select sorted runs + emit",
     }
     assert found["options"]["shapes"] == [{"rows": 3, "length": 64}]

@@ -37,13 +37,18 @@ def numbers(device: str = "cuda:0") -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_a_kernel_runs_on_the_current_stream(launcher: CudaLauncher) -> None:
-    sums(launcher, *numbers())  # so that it is compiled
+    def enqueue(cycles: int) -> tuple[torch.Tensor, torch.Tensor]:
+        given, out = numbers()
+        torch.cuda._sleep(cycles)
+        given.add_(1)
+        sums(launcher, given, out)
+        return given, out
+
     for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
         with torch.cuda.stream(stream):
-            given, out = numbers()
-            torch.cuda._sleep(1_000_000_000)
-            given.add_(1)
-            sums(launcher, given, out)
+            enqueue(1)  # a kernel's first launch may wait for those before it
+            stream.synchronize()
+            given, out = enqueue(1_000_000_000)
             assert not stream.query()
             assert torch.equal(out, given.sum(1))
 
