@@ -38,7 +38,7 @@ def primitives_for(device: torch.device, k: int, size: int, block: int | None = 
     why_torch = _why_torch(
         device,
         "TopKMerge",
-        lambda: _merge_limits(k, size),
+        lambda: merge_limits(k, size),
         lambda: _room_needed(_kernels(device, k, size), k, size, block),
     )
     if why_torch:
@@ -94,7 +94,7 @@ def _missing(device: torch.device) -> str:
     return ""
 
 
-def _merge_limits(k: int, size: int) -> str:
+def merge_limits(k: int, size: int) -> str:
     """Return what the merge's kernels need that is not so; empty if it is."""
     if not MIN_K <= k <= MAX_K:
         return f"k of {MIN_K} to {MAX_K}, not {k}"

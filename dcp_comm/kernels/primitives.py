@@ -5,7 +5,8 @@ A *list* is a row's K keys of one rank (`dcp_comm.topk.keys`), in any order, pad
 all-gather leaves them. The winners of a rank are a prefix of its run, so that selecting from runs
 means finding p prefix lengths a row.
 Shapes never depend on data, nothing is read back to the host, and all work is enqueued on the
-current stream. Equal inputs give equal bits, whichever way runs them.
+current stream. Equal inputs give equal bits, whichever way runs them: of keys that
+`dcp_comm.topk.keys.encode` makes. Of others, which a peer may send, nobody writes out of bounds.
 """
 
 from abc import ABC, abstractmethod
@@ -125,7 +126,7 @@ class Primitives(ABC):
             shard: What makes local positions global ids.
             mask_neg_inf: Whether -inf is padding too.
             ordered: Whether runs are wanted.
-            splitters: Of runs; overwritten. None if nobody wants them.
+            splitters: Overwritten; None if nobody wants them, as of lists.
         """
 
     @abstractmethod
@@ -176,15 +177,15 @@ class Primitives(ABC):
         """Write the K largest keys of whole lists, with certificates: `merge_runs` of them, sorted.
 
         Args:
-            lists: int64 (p, rows, K).
-            own: The one list whose winners are written, all of them owned by ``to.shard``; None for
-                those of all, as global ids.
+            lists: int64 (p, rows, K), may be overwritten.
+            own: The one list whose winners are written, which are those that ``to.shard`` owns;
+                None for those of all, as global ids.
             to: Overwritten.
         """
 
     @abstractmethod
     def select_sealed(self, lists: Tensor, ids: Tensor, *, by_position: bool) -> None:
-        """Write what `merge_sealed` would of the lists, sorted."""
+        """Write what `merge_sealed` would of the lists, sorted; they may be overwritten."""
 
     @abstractmethod
     def unseal(self, ids: Tensor, to: Emission) -> None:

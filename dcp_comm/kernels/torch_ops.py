@@ -87,12 +87,11 @@ def copy_splitters(splitters: Tensor, run: Tensor, block: int) -> None:
     splitters[:, inner] = run[:, -1]
 
 
-def sort_lists(lists: Tensor) -> Tensor:
-    """Return lists (p, rows, K) as runs."""
-    runs = torch.empty_like(lists)
-    for rows in row_blocks(lists.shape[1]):
-        runs[:, rows] = lists[:, rows].sort(dim=2, descending=True).values
-    return runs
+def sort_lists(lists: Tensor) -> None:
+    """Make runs of lists (p, rows, K), in place."""
+    for run in lists:
+        for rows in row_blocks(len(run)):
+            run[rows] = run[rows].sort(dim=1, descending=True).values
 
 
 def copy_windows(windows: Tensor, run: Tensor, starts: Tensor) -> None:

@@ -69,12 +69,14 @@ class TorchPrimitives(Primitives):
         ops.seal(ids, certified)
 
     def select(self, lists: Tensor, own: int | None, to: Emission) -> None:
-        """Sort, then merge."""
-        self.merge_runs(ops.sort_lists(lists), own, to)
+        """Sort where they lie, then merge."""
+        ops.sort_lists(lists)
+        self.merge_runs(lists, own, to)
 
     def select_sealed(self, lists: Tensor, ids: Tensor, *, by_position: bool) -> None:
-        """Sort, then merge."""
-        self.merge_sealed(ops.sort_lists(lists), ids, by_position=by_position)
+        """Sort where they lie, then merge."""
+        ops.sort_lists(lists)
+        self.merge_sealed(lists, ids, by_position=by_position)
 
     def unseal(self, ids: Tensor, to: Emission) -> None:
         """Copy, then unmark the copy."""

@@ -18,7 +18,7 @@ from dcp_comm.kernels.lemma import splitter_shape
 from dcp_comm.specs import BufferSpec, layout
 from dcp_comm.topk import measured
 from dcp_comm.topk.arguments import Refuse
-from dcp_comm.topk.cost import Scheme, schemes
+from dcp_comm.topk.cost import FEW_ROWS, Scheme, schemes
 from dcp_comm.topk.gather import Gather
 from dcp_comm.topk.keys import PAD
 from dcp_comm.topk.options import MergeOptions
@@ -89,6 +89,7 @@ class Choice:
         self._asked, self._chunk_rows = strategy, chunk_rows
         self._options, self._link = options, link
         self._device = options.device or measured.device_of(problem.comm.device)
+        self._lists = problem.selects_lists
         self._shape = splitter_shape(problem.k, problem.comm.size, options.block)
         self._schemes = self._candidates(problem, options)
         self.plans = tuple(self._plans(problem, max_rows))
@@ -163,6 +164,7 @@ class Choice:
             "options": self._options,
             "link": _bounded(repr(self._link)),
             "device": f"{_bounded(self._device.name, 80)} {_digest(self._device)}",
+            "lists": FEW_ROWS if self._lists else 0,
             "plans": _bounded(", ".join(plans)),
             "costs": _digest((measured.NAMED, measured.GPU, measured.CPU)),
         }

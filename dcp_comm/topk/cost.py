@@ -32,7 +32,8 @@ ID_BYTES = 4
 
 
 FEW_ROWS = 128
-"""Rows of a chunk up to which to sort a list takes longer than what is saved by it."""
+"""Rows of a chunk up to which sorting a list takes longer than what it saves. Such lists are sent
+as they come, so all ranks need the same number."""
 
 _OF_EVERY_ROW = ("pack", "list", "emit")
 """Steps that a rank does for all rows; the others, where rows are dealt, for those that it owns."""

@@ -1,7 +1,7 @@
 """Strategy "owner": each row is merged by the one rank that owns it.
 
-Rows are dealt to owners, ``d = ceil(rows / p)`` each. An all-to-all takes the runs there; then ids
-come back by all-gather (output "global"), or to each rank the length of its winning prefix.
+Rows are dealt to owners, ``d = ceil(rows / p)`` each. An all-to-all takes their keys there; then
+ids come back by all-gather (output "global"), or to each rank the length of its winning prefix.
 
 ========  ==========================  =============================
 output    bytes received a dealt row  bytes of scratch
@@ -34,7 +34,7 @@ class Owner(Strategy):
         self._owners = Owners(problem.comm)
 
     def specs(self, rows: int) -> tuple[BufferSpec, ...]:
-        """Runs sent, runs received, and what comes back: all winners or own lengths."""
+        """Keys sent, keys received, and what comes back: all winners or own lengths."""
         owners, k = self._owners, self.problem.k
         runs = owners.key_specs("runs", rows, k)
         if self.problem.output == "global":

@@ -101,7 +101,7 @@ class Device:
         pack: Making sorted runs of a rank's candidates.
         list: Making of them what `select` takes: lists on GPUs, which stay unsorted, else runs.
         select: Writing the winners of all ranks.
-        select_own: Writing this rank's winners, out of all ranks' runs.
+        select_own: Writing this rank's winners of many rows, out of all ranks' runs.
         select_few: The same for few rows, out of what `list` made.
         settle: Finding how long prefixes of all ranks' runs win.
         narrow: The same from splitters and windows, both copied first.

@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from dcp_comm.communicator import Communicator
+from dcp_comm.kernels.dispatch import merge_limits
 from dcp_comm.kernels.primitives import BlockTable, Emission, Primitives, Splitters
 from dcp_comm.sharding import Shard
 from dcp_comm.specs import BufferSpec
@@ -45,7 +46,7 @@ class Problem:
 
         A matter of what ranks agree on, not of who does the arithmetic: all have to send alike.
         """
-        return self.comm.device.type == "cuda"
+        return self.comm.device.type == "cuda" and not merge_limits(self.k, self.comm.size)
 
     def emission(
         self, out: MergeResult, uncertified: Tensor, table: BlockTable | None = None

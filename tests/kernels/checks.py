@@ -102,20 +102,22 @@ def check_selection(both: Both) -> None:
     """`select` of all and of one, and `select_sealed`, of lists that hold what runs do."""
     point, runs = both.point, both.runs()
     order = torch.from_numpy(both.rng.random(tuple(runs.shape))).argsort(dim=2)
-    lists = both.give(runs.cpu().gather(2, order))
+    lists = runs.cpu().gather(2, order)
     for own in (None, point.seed % point.size):
         table = None if own is None or point.seed % 2 else both.table(point.seed)
-        both.emit_equally(_select(lists, own), own, table)
+        both.emit_equally(_select(both, lists, own), own, table)
     shape = point.rows, point.k
-    both.equal(_select_sealed(lists, point.by_position), *shape, dtype=torch.int32)
+    both.equal(_select_sealed(both, lists, point.by_position), *shape, dtype=torch.int32)
 
 
-def _select(lists: Tensor, own: int | None) -> Emit:
-    return lambda way, to: way.select(lists, own, to)
+def _select(both: Both, lists: Tensor, own: int | None) -> Emit:
+    return lambda way, to: way.select(both.give(lists.clone()), own, to)
 
 
-def _select_sealed(lists: Tensor, by_position: bool) -> Write:
-    return lambda way, ids: way.select_sealed(lists, ids, by_position=by_position)
+def _select_sealed(both: Both, lists: Tensor, by_position: bool) -> Write:
+    return lambda way, ids: way.select_sealed(
+        both.give(lists.clone()), ids, by_position=by_position
+    )
 
 
 def check_owned(both: Both) -> None:

@@ -90,6 +90,29 @@ def test_the_largest_number_stays_in_its_row(k: int) -> None:
         both.equal(seal_all(runs), *(5, k), dtype=torch.int32)
 
 
+@pytest.mark.parametrize("size", [6, 7])
+@pytest.mark.parametrize("kind", ["normal", "plateau", "skewed"])
+def test_selection_of_any_number_of_lists(kind: str, size: int) -> None:
+    for k, by_position in itertools.product((37, 512), (False, True)):
+        point = Point(kind, k, size, by_position=by_position, seed=size + k)
+        check_selection(both_of(point))
+
+
+def test_lists_that_begin_at_no_multiple_of_two_keys() -> None:
+    """Two keys are read at once only where they may be."""
+    k, size, rows = 512, 4, 3
+    both = Both(emulator_for(k, 1), Point("normal", k, size, rows=rows))
+    lists = both.runs().flip(2)
+    shifted = torch.empty(lists.numel() + 1, dtype=torch.int64)[1:].view_as(lists)
+    for given in (lists.contiguous(), shifted):
+        assert (given.data_ptr() % 16 == 0) == (given is not shifted)
+
+        def select(way: Primitives, to: Emission, given: torch.Tensor = given) -> None:
+            way.select(given.copy_(lists), None, to)
+
+        both.emit_equally(select, None)
+
+
 @pytest.mark.parametrize("by_position", [False, True])
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_keys_that_ranks_share_leave_no_place_unwritten(size: int, by_position: bool) -> None:

@@ -100,8 +100,6 @@ def test_merge_equals_the_oracle(size: int, k: int) -> None:
             check_merge(build(*point, n))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("strategy", ["gather", "owner"])
 @pytest.mark.parametrize("k", [1, 37, 512])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -115,6 +113,8 @@ def test_winners_of_unsorted_lists_equal_the_oracle(
         check_merge(replace(case, strategy=strategy))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("k", KS)
 @pytest.mark.parametrize("size", SIZES)
 def test_merge_equals_the_oracle_everywhere(size: int, k: int) -> None:

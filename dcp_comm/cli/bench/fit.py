@@ -26,11 +26,12 @@ from dcp_comm.cli.options import UsageError
 from dcp_comm.cli.table import table
 from dcp_comm.topk import measured
 from dcp_comm.topk.rates import Device, Link
+from dcp_comm.topk.turns import turns
 
 _FEW = 128
 
-Choose = Callable[[Record, Record], float | None]
-"""Modelled microseconds of a merge of a report; None where there is no model of it."""
+Costs = Callable[[Record, Record], tuple[Link, Device] | None]
+"""What a merge of a report is modelled by; None where there is no model of it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +95,7 @@ def _merges(reports: Sequence[Record], fitted: Fitted) -> Iterator[str]:
     errors, times = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for report in reports:
         for each in report["merges"]:
-            us, name = _by_fit(fitted, report, each), _link_of(report, each)
+            us, name = _us(each, _by_fit(fitted, report, each)), _link_of(report, each)
             if us and each["mode"] == fitted_mode:
                 errors[name].append(us / judging.us(each) - 1)
             elif us and each["subject"]["rows"] <= _FEW:
@@ -109,36 +110,47 @@ def _measured(reports: Sequence[Record]) -> list[Verdict]:
     return [each for report in reports for each in judging.measured(report["merges"])]
 
 
-def _judged(reports: Sequence[Record], choose: Choose) -> tuple[list[Verdict], int]:
+def _judged(reports: Sequence[Record], costs: Costs) -> tuple[list[Verdict], int]:
     """Return the verdicts, and in how many cases there is none for want of a model."""
     found = [
         verdict
         for report in reports
-        for verdict in judging.chosen(report["merges"], partial(choose, report))
+        for verdict in judging.chosen(report["merges"], partial(_taken, costs, report))
     ]
     verdicts = [each for each in found if each is not None]
     return verdicts, len(found) - len(verdicts)
 
 
-def _by_fit(fitted: Fitted, report: Record, merge: Record) -> float | None:
+def _taken(costs: Costs, report: Record, routes: dict[str, Record]) -> str | None:
+    """Return which of the routes ``auto`` takes by those costs; None where there are none."""
+    one = next(iter(routes.values()))
+    known, schemes = costs(report, one), [scheme_of(each) for each in routes.values()]
+    modelled = tuple(each for each in schemes if each is not None)
+    if known is None or len(modelled) < len(schemes):
+        return None
+    most = max(rows_of(each)[0] for each in report["merges"])
+    rows = rows_of(one)[0]
+    found = turns(modelled, *known, None, most)
+    return [scheme.name for first, scheme in found if first <= rows][-1]
+
+
+def _by_fit(fitted: Fitted, report: Record, merge: Record) -> tuple[Link, Device] | None:
     """Return what the fit has for a merge; None where it has nothing."""
     link = fitted.links.get(_link_of(report, merge))
-    if link is None or fitted.device is None:
-        return None
-    return _us(merge, link, fitted.device)
+    return None if link is None or fitted.device is None else (link, fitted.device)
 
 
-def _by_tables(report: Record, merge: Record) -> float | None:
+def _by_tables(report: Record, merge: Record) -> tuple[Link, Device]:
     """Return what the package has, over the link that is not named."""
     machine = report["machine"]
     device = torch.device("cuda" if machine["cuda"] else "cpu")
     link = measured.link_between(device, merge["subject"]["ranks"], machine["environment"])
-    return _us(merge, link, measured.device_of(device))
+    return link, measured.device_of(device)
 
 
-def _us(merge: Record, link: Link, device: Device) -> float | None:
+def _us(merge: Record, known: tuple[Link, Device] | None) -> float | None:
     scheme, (rows, chunk) = scheme_of(merge), rows_of(merge)
-    return scheme.merge_us(rows, link, device, chunk) if scheme else None
+    return scheme.merge_us(rows, *known, chunk) if scheme and known else None
 
 
 def _link_of(report: Record, merge: Record) -> str:

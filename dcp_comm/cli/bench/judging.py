@@ -46,21 +46,19 @@ def measured(merges: Iterable[Record]) -> Iterator[Verdict]:
 
 
 def chosen(
-    merges: Iterable[Record], modelled: Callable[[Record], float | None]
+    merges: Iterable[Record], take: Callable[[dict[str, Record]], str | None]
 ) -> Iterator[Verdict | None]:
-    """Judge what a model takes for the fastest, by the time that it was measured to take.
+    """Judge which of some routes is taken, by the time that it was measured to take.
 
-    None stands for a case in which the model does not know every strategy's time.
+    None stands for a case in which ``take`` knows of none.
     """
     for routes in _groups(merges):
         routes.pop("auto", None)
-        times = {route: modelled(each) for route, each in routes.items()}
-        known = {route: time for route, time in times.items() if time is not None}
-        if len(known) < len(routes):
-            yield None
+        taken = take(routes) if routes else None
+        if taken is not None:
+            yield Verdict(routes[taken], min(routes.values(), key=us))
         elif routes:
-            taken = routes[min(known, key=lambda route: known[route])]
-            yield Verdict(taken, min(routes.values(), key=us))
+            yield None
 
 
 def us(merge: Record) -> float:

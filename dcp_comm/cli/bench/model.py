@@ -27,9 +27,10 @@ from dcp_comm.topk.rates import STEPS, Device, Link, Pace
 Record = dict[str, Any]
 
 STAGES = {"pack + sort": ("pack",), "splitter searches + emit": ("narrow", "emit")}
+"""Steps of the stages that ``bench merge`` times by themselves."""
 OF_GPU = {"pack unsorted": ("list",), "select unsorted lists + emit": ("select",)}
 OF_CPU = {"select sorted runs + emit": ("select",)}
-"""Steps of the stages that ``bench merge`` times by themselves."""
+"""Those that only one device takes: the other has lists where this one has runs."""
 WHOLE = "whole local part, "
 P2P, NO_P2P, CPU, EAGER = "p2p", "no-p2p", "cpu", "-eager"
 """Kinds of links: between GPUs that reach one another, between others, between CPUs; and how the

@@ -50,13 +50,10 @@ struct Emission {
   __device__ __forceinline__ Row of_row(i64 row) const { return {*this, row, ids + row * stride}; }
 
   // By one thread a row.
-  __device__ __forceinline__ void certify(i64 row, bool sure) const {
-    certified[row] = sure;
-    if (!sure) atomicAdd(uncertified, 1ull);
-  }
   __device__ __forceinline__ void conclude(i64 row, int count, bool sure) const {
     counts[row] = count;
-    certify(row, sure);
+    certified[row] = sure;
+    if (!sure) atomicAdd(uncertified, 1ull);
   }
 };
 

@@ -81,7 +81,7 @@ def write_topk(
     if rows == 0:
         return
     capacity = _capacity(k)
-    threads, shared = THREADS[capacity], 24 * capacity + 2560  # as the sources assert it
+    threads, shared = THREADS[capacity], 24 * capacity + 2048  # as the sources assert it
     words = scratch.data_ptr()
     where = (logits.data_ptr(), logits.stride(0), logits.shape[1], DTYPES[logits.dtype])
     columns = (*where, *integers(starts), *integers(lengths))

@@ -23,7 +23,7 @@ MAX_SIZE = 8
 MIN_K = MAX_SIZE
 """Ids of a row have to hold a number for each rank."""
 
-_LISTS = (2, 4, 8)  # that a block selects from at most
+_LISTS = (2, 4, 8)  # that kernels select from at most
 _FEW_LISTS = 4  # of which a thread has as many keys as one that sorts
 _KEY_BYTES = 8
 _ITEMS = 4  # keys a thread of a block that sorts
@@ -83,7 +83,7 @@ class CudaPrimitives(Primitives):
         ordered: bool = True,
         splitters: Splitters | None = None,
     ) -> None:
-        """Encode and sort in one kernel."""
+        """Encode, and sort in the same kernel if wanted."""
         candidates = _candidates(ids, lengths, shard, mask_neg_inf)
         args = (*_packed(run, splitters), *candidates, scores.data_ptr(), scores.stride(0))
         if ordered:
@@ -104,7 +104,7 @@ class CudaPrimitives(Primitives):
         ordered: bool = True,
         splitters: Splitters | None = None,
     ) -> None:
-        """Look up, encode and sort in one kernel; a score is read once."""
+        """Look up, encode, and sort in the same kernel if wanted; a score is read once."""
         candidates = _candidates(ids, lengths, shard, mask_neg_inf)
         dtype = DTYPES[logits.dtype]
         where = (logits.data_ptr(), logits.stride(0), logits.shape[1], dtype)
@@ -187,9 +187,10 @@ class CudaPrimitives(Primitives):
         self._launch(name, rows, self._threads, self._sort_bytes, *sizes, *emission)
 
     def _select(self, lists: Tensor, seal: int, emission: tuple[int, ...]) -> None:
-        size, rows, k = lists.shape
-        sizes = (lists.data_ptr(), rows, size, k, seal)
-        threads = min(_MOST_THREADS, self._capacity // (2 if size > _FEW_LISTS else _ITEMS))
+        _, rows, k = lists.shape
+        sizes = (lists.data_ptr(), rows, self._size, k, seal)
+        items = 2 if self._size > _FEW_LISTS else _ITEMS
+        threads = min(_MOST_THREADS, self._capacity // items)
         shared = 10 * self._capacity + 32 * threads + 3328  # as the sources assert it
         self._launch(self._selector, rows, threads, shared, *sizes, *emission)
 

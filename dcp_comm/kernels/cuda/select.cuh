@@ -1,6 +1,7 @@
 // The winners of unsorted lists, written, or those of them that a rank owns: one block a row.
 //
-// A row's words lie in registers: to read them takes most of the time, from wherever. They are counted
+// A row's words lie in registers, as far as those go: to read them again would take as long as the
+// first time, be it from L2. They are counted
 // in bins that are monotone in the word, best first; then those up to the bin of the last winner are put
 // where the words of their bin belong, and what is left to do is to rank words within their bin.
 //
@@ -38,7 +39,7 @@ struct Selector : Sorter<CAPACITY, ITEMS, CROWD> {
 
   struct Shared {
     typename Sort::Shared sort;
-    unsigned short bins[CAPACITY + CROWD];  // of sort.words
+    unsigned short bin_of[CAPACITY + CROWD];  // of sort.words
     u32 cuts[LISTS][WARPS];  // the least score that a warp has of each list, 0 for padding
     u32 ranks[WARPS];        // sums of them
     u64 last;                // winner
@@ -231,7 +232,7 @@ struct Selector : Sorter<CAPACITY, ITEMS, CROWD> {
       for (int item = 0; item < ITEMS; ++item) {
         const u32 place = places[first + item];
         if (place < behind) all.sort.words[at[item]] = own[first + item];
-        if (place < behind) all.bins[at[item]] = static_cast<unsigned short>(place >> 16);
+        if (place < behind) all.bin_of[at[item]] = static_cast<unsigned short>(place >> 16);
       }
     }
     __syncthreads();
@@ -248,7 +249,7 @@ struct Selector : Sorter<CAPACITY, ITEMS, CROWD> {
       place[item] = CAPACITY + CROWD;
       if (at >= end) continue;
       kept[item] = all.sort.words[at];
-      const u32* bin = all.sort.bins + all.bins[at];
+      const u32* bin = all.sort.bins + all.bin_of[at];
       const u64 *other = all.sort.words + bin[0], *behind = all.sort.words + bin[1];
       u32 rank = bin[0];
       if (bin[1] - bin[0] > CROWD) {

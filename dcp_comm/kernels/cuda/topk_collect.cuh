@@ -38,7 +38,7 @@ struct Collector {
     u32 sums[32], best[32];
     u32 found[3];
   };
-  static_assert(sizeof(Shared) <= 12 * CAPACITY + 2560, "what local.py asks for");
+  static_assert(sizeof(Shared) <= 12 * CAPACITY + 2048, "what local.py asks for");
 
   Shared& shared;
   const int k;
