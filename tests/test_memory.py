@@ -17,6 +17,7 @@ from dcp_comm.workspace import Workspace
 from tests.allocations import Allocations
 from tests.buffers import aligned
 from tests.schemes import SCHEMES, K, Scheme, candidates, merge_of, scratch_of
+from tests.topk.cases import select_lists
 
 
 @pytest.fixture(autouse=True)
@@ -169,6 +170,13 @@ def check_temporaries(size: int, k: int, chunk_rows: int, order: str) -> None:
 @pytest.mark.parametrize(("size", "k", "chunk_rows"), [(1, 8, 200), (2, 300, 64), (4, 8, 65)])
 def test_temporaries_stay_below_the_bound(size: int, k: int, chunk_rows: int, order: str) -> None:
     check_temporaries(size, k, chunk_rows, order)
+
+
+def test_lists_are_sorted_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ranks send lists, as to GPUs, one of which has no kernels."""
+    select_lists(monkeypatch)
+    for size, k, chunk_rows in ((2, 300, 128), (4, 8, 300)):
+        check_temporaries(size, k, chunk_rows, "score")
 
 
 @pytest.mark.slow
