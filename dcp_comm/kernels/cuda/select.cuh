@@ -1,9 +1,9 @@
 // The winners of unsorted lists, written, or those of them that a rank owns: one block a row.
 //
 // A row's words lie in registers, as far as those go: to read them again would take as long as the
-// first time, be it from L2. They are counted
-// in bins that are monotone in the word, best first; then those up to the bin of the last winner are put
-// where the words of their bin belong, and what is left to do is to rank words within their bin.
+// first time, be it from L2. They are counted in bins that are monotone in the word, best first; then
+// those up to the bin of the last winner are put where the words of their bin belong, and what is left
+// to do is to rank words within their bin.
 //
 // Where that bin is crowded, or words are repeated, the last winner is found by its bits instead, and
 // what wins is sorted.
@@ -40,12 +40,12 @@ struct Selector : Sorter<CAPACITY, ITEMS, CROWD> {
   struct Shared {
     typename Sort::Shared sort;
     unsigned short bin_of[CAPACITY + CROWD];  // of sort.words
-    u32 cuts[LISTS][WARPS];  // the least score that a warp has of each list, 0 for padding
-    u32 ranks[WARPS];        // sums of them
-    u64 last;                // winner
-    u32 last_bin, end;       // its bin; words up to the end of that
-    int taken;               // words that win
-    bool crowded;
+    u32 cuts[LISTS][WARPS];                   // the least score that a warp has of each list
+    u32 ranks[WARPS];                         // sums of them
+    u64 last;                                 // winner
+    u32 last_bin, end;                        // its bin; words up to the end of that
+    int taken;                                // words that win, if found by their bits
+    bool crowded;                             // so is its bin
   };
   static_assert(sizeof(Shared) <= 10 * CAPACITY + 4 * Sort::BINS + 3328, "what launches ask for");
 
@@ -55,6 +55,7 @@ struct Selector : Sorter<CAPACITY, ITEMS, CROWD> {
     return *reinterpret_cast<Shared*>(memory);
   }
 
+  // Writes the winners, and concludes the row; if `seal`, by a mark in the last of its ids.
   static __device__ __forceinline__ void select(const Lists& lists, bool seal,
                                                 const Emission& to) {
     const int k = lists.k, thread = static_cast<int>(threadIdx.x);
@@ -142,8 +143,7 @@ struct Selector : Sorter<CAPACITY, ITEMS, CROWD> {
     if (row < lists.rows && lists.has(list, line)) prefetch(lists.of(list, row) + line);
   }
 
-  // Leaves the winners sorted in shared memory; or writes them, if it is told where, and there are no
-  // crowded bins.
+  // Leaves the winners sorted in shared memory; or writes them, if it is told where.
   static __device__ __forceinline__ void spread(const Lists& lists, const u64 (&own)[EACH],
                                                 const Bounds& scores, int* ids) {
     Shared& all = memory();
@@ -238,8 +238,8 @@ struct Selector : Sorter<CAPACITY, ITEMS, CROWD> {
     __syncthreads();
   }
 
-  // Tells where each word belongs, if only that it is within its bin if that is crowded. False if words
-  // are repeated: ranks then add up to less than those of as many different words.
+  // Tells where each word belongs; in a crowded bin, only that it is in there. False if words are
+  // repeated: ranks then add up to less than those of as many different words.
   static __device__ __forceinline__ bool rank(int end, u64 (&kept)[KEPT], int (&place)[KEPT]) {
     Shared& all = memory();
     u32 sum = 0;
@@ -333,8 +333,8 @@ struct Selector : Sorter<CAPACITY, ITEMS, CROWD> {
         see(lists.word(list, at));
   }
 
-  // Writes winners that stand in shared memory, of local ids those that there are, in the order that is
-  // wanted; returns how many.
+  // Writes winners that stand in shared memory, those that are owned if ids are local, in the order
+  // that is wanted; returns how many.
   static __device__ __forceinline__ int write_some(int count, int k, const Emission& to) {
     u64 own[ITEMS];
 #pragma unroll
