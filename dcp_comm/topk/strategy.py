@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from torch import Tensor
@@ -40,7 +41,7 @@ class Problem:
     mask_neg_inf: bool
     tail: bool = True
 
-    @property
+    @cached_property
     def selects_lists(self) -> bool:
         """Whether winners are best selected from lists that nobody has sorted.
 

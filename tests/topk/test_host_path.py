@@ -16,6 +16,7 @@ from dcp_comm.topk.merge import TopKMerge
 from dcp_comm.topk.options import MergeOptions
 from dcp_comm.topk.result import MergeResult
 from tests.kernels.simt.emulator import LITTLE_SHARED
+from tests.topk.cases import select_lists
 
 ROWS, K = 4, 64
 OURS = ("/dcp_comm/topk/", "/dcp_comm/kernels/")
@@ -69,6 +70,7 @@ def counted(strategy: str, transport: str | None) -> tuple[int, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge, "primitives_for", kernels)
+        select_lists(patch)
         return run_ranks(fn, 2)[0]
 
 
