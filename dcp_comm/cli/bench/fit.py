@@ -20,7 +20,15 @@ import torch
 
 from dcp_comm.cli.bench import judging, model, pasting
 from dcp_comm.cli.bench.judging import TOLERANCE, Verdict
-from dcp_comm.cli.bench.model import Fitted, Record, link_name, rows_of, scheme_of, summary
+from dcp_comm.cli.bench.model import (
+    Fitted,
+    Record,
+    all_rows,
+    link_name,
+    rows_of,
+    scheme_of,
+    summary,
+)
 from dcp_comm.cli.bench.report import SCHEMA
 from dcp_comm.cli.options import UsageError
 from dcp_comm.cli.table import table
@@ -112,26 +120,26 @@ def _measured(reports: Sequence[Record]) -> list[Verdict]:
 
 def _judged(reports: Sequence[Record], costs: Costs) -> tuple[list[Verdict], int]:
     """Return the verdicts, and in how many cases there is none for want of a model."""
-    found = [
-        verdict
-        for report in reports
-        for verdict in judging.chosen(report["merges"], partial(_taken, costs, report))
-    ]
+    found = list[Verdict | None]()
+    for report in reports:
+        most = max((all_rows(each) for each in report["merges"]), default=0)
+        found += judging.chosen(report["merges"], partial(_taken, costs, report, most))
     verdicts = [each for each in found if each is not None]
     return verdicts, len(found) - len(verdicts)
 
 
-def _taken(costs: Costs, report: Record, routes: dict[str, Record]) -> str | None:
-    """Return which of the routes ``auto`` takes by those costs; None where there are none."""
+def _taken(costs: Costs, report: Record, most: int, routes: dict[str, Record]) -> str | None:
+    """Return which of the routes ``auto`` takes by those costs; None where there are none.
+
+    Plans are made for the ``most`` rows of the report at once.
+    """
     one = next(iter(routes.values()))
     known, schemes = costs(report, one), [scheme_of(each) for each in routes.values()]
     modelled = tuple(each for each in schemes if each is not None)
     if known is None or len(modelled) < len(schemes):
         return None
-    most = max(rows_of(each)[0] for each in report["merges"])
-    rows = rows_of(one)[0]
     found = turns(modelled, *known, None, most)
-    return [scheme.name for first, scheme in found if first <= rows][-1]
+    return [scheme.name for first, scheme in found if first <= all_rows(one)][-1]
 
 
 def _by_fit(fitted: Fitted, report: Record, merge: Record) -> tuple[Link, Device] | None:

@@ -103,9 +103,14 @@ def scheme_of(merge: Record) -> Scheme | None:
     return _scheme(subject["k"], subject["ranks"], merge["output"], merge["route"])
 
 
+def all_rows(merge: Record) -> int:
+    """Return the rows of all pieces of a merge."""
+    return int(merge["subject"]["rows"] * merge["pieces"])
+
+
 def rows_of(merge: Record) -> tuple[int, int]:
     """Return a merge's rows and those of its chunks."""
-    rows, scheme = merge["subject"]["rows"] * merge["pieces"], scheme_of(merge)
+    rows, scheme = all_rows(merge), scheme_of(merge)
     return rows, min(rows, scheme.chunk_rows) if scheme else rows
 
 

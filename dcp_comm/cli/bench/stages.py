@@ -152,23 +152,18 @@ def _select_unsorted(batch: Batch) -> Work:
 
 
 def _select_lists(batch: Batch) -> Work:
-    kernels, to, wanted = _kernels(batch), _emission(batch, None), batch.question.winners
-    return Work(
-        "select unsorted lists + emit",
-        lambda: kernels.select(batch.keys, None, to),
-        [to.ids],
-        lambda: rows.differing(to.ids, wanted),
-    )
+    kernels, keys = _kernels(batch), batch.keys
+    return _selection(batch, "select unsorted lists + emit", partial(kernels.select, keys, None))
 
 
 def _select_sorted(batch: Batch) -> Work:
-    kernels, to, wanted = _kernels(batch), _emission(batch, None), batch.question.winners
-    return Work(
-        "select sorted runs + emit",
-        lambda: kernels.merge_runs(batch.runs, None, to),
-        [to.ids],
-        lambda: rows.differing(to.ids, wanted),
-    )
+    kernels, runs = _kernels(batch), batch.runs
+    return _selection(batch, "select sorted runs + emit", partial(kernels.merge_runs, runs, None))
+
+
+def _selection(batch: Batch, name: str, select: Callable[[Emission], None]) -> Work:
+    to, wanted = _emission(batch, None), batch.question.winners
+    return Work(name, lambda: select(to), [to.ids], lambda: rows.differing(to.ids, wanted))
 
 
 def _split(batch: Batch, *, tail: bool = True) -> Work:

@@ -5,11 +5,17 @@ depends on its inputs alone, not on the order in which threads run: keys are dis
 they are not (ids repeated in a list), positions decide.
 """
 
-from functools import cache
-
 from torch import Tensor
 
-from dcp_comm.kernels.cuda.arguments import DTYPES, integers, pointer
+from dcp_comm.kernels.cuda.arguments import (
+    DTYPES,
+    candidates,
+    emission,
+    integers,
+    packed,
+    pointer,
+    to_ids,
+)
 from dcp_comm.kernels.cuda.launcher import Launcher
 from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
 from dcp_comm.kernels.primitives import Emission, Primitives, Splitters
@@ -36,7 +42,6 @@ _EMITTERS = 132 * 64  # warps that a GPU holds, about: beyond them each emits mo
 _LANES = 32  # of a warp, of which each run of a row needs one
 _SEARCHED = 528  # blocks that search, at least, before they share rows
 _SHARED = 160 << 10  # bytes that a block has at most, where the GPU has as many
-_MOST = 1 << 31
 
 
 class CudaPrimitives(Primitives):
@@ -84,8 +89,8 @@ class CudaPrimitives(Primitives):
         splitters: Splitters | None = None,
     ) -> None:
         """Encode, and sort in the same kernel if wanted."""
-        candidates = _candidates(ids, lengths, shard, mask_neg_inf)
-        args = (*_packed(run, splitters), *candidates, scores.data_ptr(), scores.stride(0))
+        asked = candidates(ids, lengths, shard, mask_neg_inf)
+        args = (*packed(run, splitters), *asked, scores.data_ptr(), scores.stride(0))
         if ordered:
             self._sort("pack", run, *args)
         else:
@@ -105,10 +110,10 @@ class CudaPrimitives(Primitives):
         splitters: Splitters | None = None,
     ) -> None:
         """Look up, encode, and sort in the same kernel if wanted; a score is read once."""
-        candidates = _candidates(ids, lengths, shard, mask_neg_inf)
+        asked = candidates(ids, lengths, shard, mask_neg_inf)
         dtype = DTYPES[logits.dtype]
         where = (logits.data_ptr(), logits.stride(0), logits.shape[1], dtype)
-        args = (*_packed(run, splitters), *candidates, *where, *integers(row_starts))
+        args = (*packed(run, splitters), *asked, *where, *integers(row_starts))
         if ordered:
             self._sort("pack_logits", run, *args)
         else:
@@ -116,24 +121,24 @@ class CudaPrimitives(Primitives):
 
     def merge_runs(self, runs: Tensor, own: int | None, to: Emission) -> None:
         """Search, fetch the winners, sort and write them."""
-        self._merge(runs, -1 if own is None else own, 0, _emission(to))
+        self._merge(runs, -1 if own is None else own, 0, emission(to))
 
     def merge_sealed(self, runs: Tensor, ids: Tensor, *, by_position: bool) -> None:
         """The same kernel."""
-        self._merge(runs, -1, 1, _to_ids(ids, by_position))
+        self._merge(runs, -1, 1, to_ids(ids, by_position))
 
     def select(self, lists: Tensor, own: int | None, to: Emission) -> None:
         """Count keys in bins, keep what may win, rank it within its bin, write it: one kernel."""
-        self._select(lists, 0, _emission(to))
+        self._select(lists, 0, emission(to))
 
     def select_sealed(self, lists: Tensor, ids: Tensor, *, by_position: bool) -> None:
         """The same kernel."""
-        self._select(lists, 1, _to_ids(ids, by_position))
+        self._select(lists, 1, to_ids(ids, by_position))
 
     def unseal(self, ids: Tensor, to: Emission) -> None:
         """Copy, unmark and count in one kernel."""
         rows, k = ids.shape
-        self._launch("unseal", rows, _BLOCK, 0, ids.data_ptr(), ids.stride(0), k, *_emission(to))
+        self._launch("unseal", rows, _BLOCK, 0, ids.data_ptr(), ids.stride(0), k, *emission(to))
 
     def settle(self, runs: Tensor, verdicts: Tensor) -> None:
         """Search."""
@@ -171,28 +176,28 @@ class CudaPrimitives(Primitives):
         """Write the prefix as it is, or sort it first where it is wanted by position."""
         rows, k = run.shape
         if to.by_position:
-            self._sort("emit_sorted", run, run.data_ptr(), k, pointer(verdicts), *_emission(to))
+            self._sort("emit_sorted", run, run.data_ptr(), k, pointer(verdicts), *emission(to))
             return
         spans = min(-(-k // _SPAN), 1 + rows * k // (_SPAN * _EMITTERS))
         blocks = -(-rows * -(-k // (spans * _SPAN)) // _WARPS)
         args = (run.data_ptr(), rows, k, spans, int(to.tail), pointer(verdicts))
-        self._launch("emit_own", blocks, _BLOCK, 0, *args, *_emission(to))
+        self._launch("emit_own", blocks, _BLOCK, 0, *args, *emission(to))
 
-    def _merge(self, runs: Tensor, own: int, seal: int, emission: tuple[int, ...]) -> None:
+    def _merge(self, runs: Tensor, own: int, seal: int, to: tuple[int, ...]) -> None:
         """Search; what is found stands in the ids until they are written."""
         size, rows, k = runs.shape
-        self._settle("settle_ids", runs, *emission[:2])
+        self._settle("settle_ids", runs, *to[:2])
         name = f"merge_runs_{self._capacity}"
         sizes = (runs.data_ptr(), rows, size, k, own, seal)
-        self._launch(name, rows, self._threads, self._sort_bytes, *sizes, *emission)
+        self._launch(name, rows, self._threads, self._sort_bytes, *sizes, *to)
 
-    def _select(self, lists: Tensor, seal: int, emission: tuple[int, ...]) -> None:
+    def _select(self, lists: Tensor, seal: int, to: tuple[int, ...]) -> None:
         _, rows, k = lists.shape
         sizes = (lists.data_ptr(), rows, self._size, k, seal)
         items = 2 if self._size > _FEW_LISTS else _ITEMS
         threads = min(_MOST_THREADS, self._capacity // items)
         shared = 10 * self._capacity + 32 * threads + 3328  # as the sources assert it
-        self._launch(self._selector, rows, threads, shared, *sizes, *emission)
+        self._launch(self._selector, rows, threads, shared, *sizes, *to)
 
     def _settle(self, kernel: str, runs: Tensor, *where: int) -> None:
         width = max(self._whole.splitters, self._whole.window)
@@ -260,65 +265,5 @@ def _places(width: int) -> int:
     return width + 1 | 1
 
 
-def _divisor(number: int) -> tuple[int, int]:
-    """Return the magic and the shift by which kernels divide numbers below 2^31."""
-    shift = (number - 1).bit_length()
-    return (1 << (31 + shift)) // number + 1, shift
-
-
-_NO_TABLE = (0,) * 8
-
-
 def _sizes(size: int, shape: SplitterShape) -> tuple[int, ...]:
     return size, shape.k, shape.block, shape.splitters, shape.settled, shape.window
-
-
-@cache
-def _shard(shard: Shard) -> tuple[int, ...]:
-    """Return rank, size and interleave; no position is beyond the largest interleave here."""
-    interleave = min(shard.interleave, _MOST)
-    return shard.rank, shard.size, interleave, *_divisor(interleave), *_divisor(shard.size)
-
-
-_GLOBAL = (0, *_shard(Shard(0, 1)))
-
-
-def _packed(run: Tensor, splitters: Splitters | None) -> tuple[int, ...]:
-    if splitters is None:
-        return run.data_ptr(), run.shape[1], 0, 1, 0
-    keys, block = splitters
-    return run.data_ptr(), run.shape[1], keys.data_ptr(), block, keys.shape[1]
-
-
-def _candidates(
-    ids: Tensor, lengths: Tensor | None, shard: Shard, mask_neg_inf: bool
-) -> tuple[int, ...]:
-    columns = (ids.data_ptr(), ids.stride(0), *integers(lengths))
-    return *columns, *_shard(shard), _most(shard), int(mask_neg_inf)
-
-
-@cache
-def _most(shard: Shard) -> int:
-    """Return how many local positions have a global id below 2^31."""
-    return shard.local_length(_MOST)
-
-
-def _emission(to: Emission) -> tuple[int, ...]:
-    ids, counts, certified = to.ids, to.counts.data_ptr(), to.certified.data_ptr()
-    where = (ids.data_ptr(), ids.stride(0), counts, certified, to.uncertified.data_ptr())
-    shard = _GLOBAL if to.shard is None else (1, *_shard(to.shard))
-    return *where, int(to.by_position), *shard, *_table(to)
-
-
-def _to_ids(ids: Tensor, by_position: bool) -> tuple[int, ...]:
-    """Return what writes global ids, and nothing of the rows."""
-    nowhere = (0, 0, 0, int(by_position), *_GLOBAL, *_NO_TABLE)
-    return ids.data_ptr(), ids.stride(0), *nowhere
-
-
-def _table(to: Emission) -> tuple[int, ...]:
-    if to.table is None:
-        return _NO_TABLE
-    pages = to.table.pages
-    where = (pages.data_ptr(), *pages.stride(), *pages.shape)
-    return *where, *integers(to.table.requests), min(to.table.page_size, _MOST)
