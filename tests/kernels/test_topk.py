@@ -28,7 +28,7 @@ pytestmark = [
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 INF = float("inf")
 SEEDS = (0, 1, 5)
-ONE, TWO = ["topk_2048"], ["topk_list_2048", "topk_2048"]
+ONE, TWO = ["topk_2048"], ["topk_list_2048", "topk_join_2048"]
 
 
 def rows_of(kind: str, rows: int, width: int, seed: int = 0) -> torch.Tensor:
@@ -157,6 +157,20 @@ def test_parts_are_full_of_ties(above: int) -> None:
             check(logits, Call(k, parts=parts))
 
 
+@pytest.mark.parametrize("parts", [0, 3, 32])
+def test_ties_at_the_edges_win_in_their_places(parts: int) -> None:
+    """Three before the first vector precede all others, three behind the last follow them."""
+    width = 40006
+    logits = rows_of("normal", 1, width + 1).sub_(100)[:, 1:]
+    assert logits.data_ptr() % 16 == 4
+    first, others = torch.randperm(8000) + 3, torch.randperm(20000) + 17000
+    logits[0, first[:600]] = logits[0, others[:100]] = 2
+    logits[0, :3] = logits[0, -3:] = 1
+    logits[0, first[600:1100]] = logits[0, others[100:1600]] = 1
+    for ties in (1, 3, 4, 503, 504, 506, 507, 2003, 2004, 2006, 2007):
+        check(logits, Call(700 + ties, parts=parts))
+
+
 def test_fewer_than_k_valid_scores_below_any_estimate() -> None:
     """Valid scores that the sample sees or not, NaN and -inf around them."""
     for filler in (float("nan"), -INF):
@@ -193,7 +207,7 @@ def test_rows_without_columns_are_not_read() -> None:
     for starts, lengths in ((None, zeros), (extremes, None), (extremes, extremes)):
         for parts in (0, 8):
             scores, ids = torch.zeros(4, 5), torch.zeros(4, 5, dtype=torch.int32)
-            scratch = torch.zeros(4, parts, 6, dtype=torch.int64)
+            scratch = torch.zeros(4, parts, 11, dtype=torch.int64)
             given = logits, starts, lengths
             local.write_topk(
                 emulator(5, 0), scores, ids, *given, mask_neg_inf=True, scratch=scratch
@@ -219,7 +233,7 @@ def test_more_winners_than_the_smaller_kernels_have(parts: int) -> None:
     logits = rows_of("normal", 2, 33001)
     for k in (2049, 4096):
         launched = check(logits, Call(k, parts=parts), 1)
-        assert launched == (["topk_list_4096"] if parts else []) + ["topk_4096"]
+        assert launched == (["topk_list_4096", "topk_join_4096"] if parts else ["topk_4096"])
     check(logits[:, :3000], Call(4096), 2)
     check(rows_of("plateau", 1, 20000), Call(4096, parts=parts))
 
@@ -230,7 +244,7 @@ def test_positions_beyond_the_largest_are_padding(lengths: torch.Tensor | None) 
     logits = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
     scores, ids = torch.empty(1, 4), torch.empty(1, 4, dtype=torch.int32)
     given = logits, torch.tensor([3 - 2**31]), lengths
-    scratch = torch.empty(1, 0, 5, dtype=torch.int64)
+    scratch = torch.empty(1, 0, 9, dtype=torch.int64)
     local.write_topk(emulator(4, 0), scores, ids, *given, mask_neg_inf=True, scratch=scratch)
     assert ids.tolist() == [[2**31 - 1, 2**31 - 2, 2**31 - 3, -1]]
     assert scores.tolist() == [[3.0, 2.0, 1.0, -INF]]

@@ -23,7 +23,7 @@ def launcher() -> Launcher:
 
 
 def scratch_for(rows: int, parts: int, k: int) -> torch.Tensor:
-    return torch.full((rows, parts, k + 1), -1, dtype=torch.int64, device=DEVICE)
+    return torch.full((rows, parts, 2 * k + 1), -1, dtype=torch.int64, device=DEVICE)
 
 
 def same(got: tuple[torch.Tensor, torch.Tensor], want: tuple[torch.Tensor, torch.Tensor]) -> bool:

@@ -73,7 +73,7 @@ def check(logits: torch.Tensor, call: Call, seed: int = 0, poison: int = 0xA5) -
     guards, rows = Guards(poison), len(logits)
     scores = guards.empty(rows, call.k, dtype=torch.float32)
     ids = guards.empty(rows, call.k, dtype=torch.int32)
-    scratch = guards.empty(rows, call.parts, call.k + 1, dtype=torch.int64)
+    scratch = guards.empty(rows, call.parts, 2 * call.k + 1, dtype=torch.int64)
     launcher = emulator(call.k, seed)
     columns = (call.starts, call.lengths)
     local.write_topk(

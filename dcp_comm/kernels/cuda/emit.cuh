@@ -55,6 +55,13 @@ struct Emission {
     certified[row] = sure;
     if (!sure) atomicAdd(uncertified, 1ull);
   }
+
+  // Or instead, by a row's block: a full row that is certified is marked in the last of its ids.
+  __device__ __forceinline__ void seal(i64 row, int k, bool full_and_sure) const {
+    int* last = ids + row * stride + k - 1;
+    __syncthreads();
+    if (threadIdx.x == 0 && full_and_sure && *last < MAX_ID) *last = -2 - *last;
+  }
 };
 
 // How much of this rank's run wins: `verdicts` (rows,), or all that is valid.

@@ -19,6 +19,7 @@ THREADS = {2048: 512, 4096: 1024}
 MAX_K = max(THREADS)
 
 _COLUMNS_A_THREAD = 16
+_JOINERS = 1024  # threads of a block that joins lists
 _MOST_PARTS = 32
 _THREADS_AT_ONCE = 1024  # of a multiprocessor, by the registers that they need
 
@@ -39,7 +40,7 @@ def local_topk(
         logits = logits.contiguous()
     k = ids.shape[1]
     parts = parts_of_a_row(rows, width, k, _multiprocessors(device))
-    scratch = logits.new_empty((rows, parts, k + 1), dtype=torch.int64)
+    scratch = logits.new_empty((rows, parts, 2 * k + 1), dtype=torch.int64)
     write_topk(
         cuda_launcher(device.index),
         scores,
@@ -74,22 +75,28 @@ def write_topk(
         starts: int32 or int64 (T,), first column of each row; None for 0.
         lengths: int32 or int64 (T,), columns of each row; None for all.
         mask_neg_inf: Whether -inf is padding.
-        scratch: int64 (T, P, K + 1), contiguous, overwritten: for P blocks that share a row, at
+        scratch: int64 (T, P, 2 K + 1), contiguous, overwritten: for P blocks that share a row, at
             most a warp's lanes; 0 for one that does it alone.
     """
     (rows, parts, _), k = scratch.shape, ids.shape[1]
     if rows == 0:
         return
     capacity = _capacity(k)
-    threads, shared = THREADS[capacity], 24 * capacity + 2048  # as the sources assert it
-    words = scratch.data_ptr()
+    threads = THREADS[capacity]
     where = (logits.data_ptr(), logits.stride(0), logits.shape[1], DTYPES[logits.dtype])
     columns = (*where, *integers(starts), *integers(lengths))
-    args = (*columns, k, int(mask_neg_inf), words, words + 8 * rows * parts * k, parts)
-    if parts:
-        launcher.launch(f"topk_list_{capacity}", (parts, rows), threads, shared, *args)
+    args = (*columns, k, int(mask_neg_inf))
     winners = (scores.data_ptr(), ids.data_ptr())
-    launcher.launch(f"topk_{capacity}", (rows, 1), threads, shared, *args, *winners)
+    if not parts:
+        of_a_row = (rows, 1), threads, _shared_bytes(capacity, threads)
+        launcher.launch(f"topk_{capacity}", *of_a_row, *args, *winners)
+        return
+    words = scratch.data_ptr()
+    lists = (words, words + 8 * rows * parts * 2 * k, parts)
+    listing = (parts, rows), threads, _shared_bytes(capacity, threads)
+    launcher.launch(f"topk_list_{capacity}", *listing, *args, *lists)
+    joining = (rows, 1), _JOINERS, _shared_bytes(capacity, _JOINERS)
+    launcher.launch(f"topk_join_{capacity}", *joining, *args, *lists, *winners)
 
 
 def parts_of_a_row(rows: int, width: int, k: int, multiprocessors: int) -> int:
@@ -103,6 +110,11 @@ def parts_of_a_row(rows: int, width: int, k: int, multiprocessors: int) -> int:
     tiles = -(-width // (_COLUMNS_A_THREAD * threads))
     parts = min(multiprocessors * _THREADS_AT_ONCE // threads // rows, tiles, _MOST_PARTS)
     return parts if parts > 1 else 0
+
+
+def _shared_bytes(capacity: int, threads: int) -> int:
+    """Shared memory of a block, as the sources assert it."""
+    return 16 * capacity + 32 * threads + 3072
 
 
 def _capacity(k: int) -> int:

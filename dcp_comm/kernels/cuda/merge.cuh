@@ -67,12 +67,10 @@ __device__ __forceinline__ void merge_runs(const i64* keys, i64 rows, int runs, 
   } else {
     write_row<Sort>(own, count, k, row, to);
   }
-  if (!seal) {
-    if (thread == 0) to.conclude(row, count, sure);
-    return;
-  }
-  __syncthreads();
-  if (thread == 0 && sure && count == k && ids[k - 1] < MAX_ID) ids[k - 1] = -2 - ids[k - 1];
+  if (seal)
+    to.seal(row, k, sure && count == k);
+  else if (thread == 0)
+    to.conclude(row, count, sure);
 }
 
 // The prefix of one run, by position.

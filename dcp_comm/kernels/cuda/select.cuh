@@ -76,12 +76,10 @@ struct Selector : Sorter<CAPACITY, ITEMS, CROWD> {
     else
       written = write_some(count, k, to);
     const bool sure = certifies(lists.lists, count, k);
-    if (!seal) {
-      if (thread == 0) to.conclude(row, written, sure);
-      return;
-    }
-    __syncthreads();
-    if (thread == 0 && sure && count == k && ids[k - 1] < MAX_ID) ids[k - 1] = -2 - ids[k - 1];
+    if (seal)
+      to.seal(row, k, sure && count == k);
+    else if (thread == 0)
+      to.conclude(row, written, sure);
   }
 
  private:

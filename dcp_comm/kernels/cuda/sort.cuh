@@ -60,6 +60,18 @@ struct Sorter {
     }
   }
 
+  // The same for a kernel that has registers to spare: words that lie unevenly stay where they are.
+  template <typename Emit>
+  static __device__ __forceinline__ void sort_in_registers(u64 (&own)[EACH], int count,
+                                                           const Emit& emit) {
+    begin();
+    const Bounds scores = bounds_of_scores(own, count);
+    if (are_uneven(scores, count))
+      spread_all(by_uneven_values(own, count, scores), own, count, emit);
+    else
+      spread_all(ByValue<ORDER>(scores.low, scores.high), own, count, emit);
+  }
+
   // The same by the halves of ids alone.
   template <typename Emit>
   static __device__ __forceinline__ void sort_by_id(u64 (&own)[EACH], int count, const Emit& emit) {

@@ -28,17 +28,25 @@ struct Collector {
   static constexpr int FOURS = 4;                // vectors a thread has of a tile
   static constexpr u32 SHARE = 32 * FOURS;       // vectors a warp has of a tile
   static constexpr u32 TILE = THREADS * FOURS;   // vectors of a tile
-  static constexpr u32 ROOM = CAPACITY - 6;      // the edges of a row always get in
+  static constexpr u32 ROOM = CAPACITY - EDGES;  // those behind the last vector always get in
   // Warps get in one by one, whole: there must be room for one behind the k best.
   static_assert(4 * SHARE <= ROOM - CAPACITY / 2, "or a full buffer would stay full");
+
+  // What outlasts a sort within a row. In registers it would be on the stack before and after, too.
+  struct Kept {
+    u32 tile, end, served, turn, count;
+  };
 
   struct Shared {
     typename Sort::Shared sort;
     u32 demands[2][32];  // of warps for room; those of the next turn are 0
-    u32 sums[32], best[32];
-    u32 found[3];
+    u32 sums[32], best[32], least[32];  // of warps
+    u32 found[32];
+    u64 edges[2 * EDGES];
+    Kept kept;
+    u32 places[64], offsets[64];  // of what lists have
   };
-  static_assert(sizeof(Shared) <= 12 * CAPACITY + 2048, "what local.py asks for");
+  static_assert(sizeof(Shared) <= 8 * CAPACITY + 32 * THREADS + 3072, "what local.py asks for");
 
   Shared& shared;
   const int k;
@@ -69,23 +77,51 @@ struct Collector {
     return (row.vectors + TILE - 1) / TILE;
   }
 
-  // Appends what may win of some tiles and, if wanted, of the row's edges; sorts if `always`, or
-  // if there are k words.
-  __device__ __forceinline__ void collect(const Row& row, u32 tile, u32 end, bool edges,
-                                          bool always) {
-    u32 served = 0;  // warps whose share of the tile is in
-    for (;;) {
-      const bool full = stream(row, end, &tile, &served);
-      if (tile == end && edges) append_edges(row);
-      if (full || (tile == end && (always || count >= static_cast<u32>(k)))) sort();
-      if (tile == end) break;
-    }
+  // Before anything of a row is collected.
+  __device__ __forceinline__ void load_edges(const Row& row) {
+    if (threadIdx.x < 2 * EDGES) shared.edges[threadIdx.x] = row.edge(threadIdx.x);
+    __syncthreads();
   }
 
-  // Whether k sorted words reach a threshold: edges got in below it, and columns that beat them not.
-  __device__ __forceinline__ bool holds(float threshold) const {
-    return count >= static_cast<u32>(k) &&
-           score_of_ordered(ordered_score(shared.sort.words[k - 1])) >= threshold;
+  // Begins, with nothing, at a threshold.
+  __device__ __forceinline__ void begin(float first) {
+    threshold = first;
+    risen = false;
+    count = sorted = 0;
+  }
+
+  // Appends what may win of some tiles.
+  __device__ __forceinline__ void collect(const Row& row, u32 tile, u32 end) {
+    u32 served = 0;  // warps whose share of the tile is in
+    while (tile < end)
+      if (stream(row, end, &tile, &served)) make_room(&tile, &end, &served);
+  }
+
+  // Appends what may win of the edges before the first vector, or of those behind the last; there is
+  // room. All warps count, and the first one writes.
+  __device__ __forceinline__ void collect_edges(bool behind) {
+    const u32 lane = threadIdx.x % 32;
+    const u64 own = shared.edges[lane % EDGES + (behind ? EDGES : 0)];
+    const bool is_chosen = lane < EDGES && __uint_as_float(static_cast<u32>(own >> 32)) >= threshold;
+    const u32 chosen = __ballot_sync(~0u, is_chosen);
+    if (threadIdx.x < EDGES && is_chosen)
+      shared.sort.words[count + __popc(chosen & ((1u << lane) - 1))] = own;
+    count += __popc(chosen);
+  }
+
+  // Sorts the words; if there are k, all but the k best are dropped.
+  __device__ __forceinline__ void sort() {
+    __syncthreads();
+    for (u32 at = sorted + threadIdx.x; at < count; at += THREADS) shared.sort.words[at] = word(at);
+    __syncthreads();
+    if (threadIdx.x == 0) shared.kept.count = count;
+    Sort::sort_words(static_cast<int>(count));
+    count = shared.kept.count;
+    if (count >= static_cast<u32>(k)) {
+      count = k;
+      rise(score_of_ordered(ordered_score(shared.sort.words[k - 1])));
+    }
+    sorted = count;
   }
 
   // The word at a place of the buffer.
@@ -96,11 +132,24 @@ struct Collector {
   }
 
  private:
+  __device__ __forceinline__ void make_room(u32* tile, u32* end, u32* served) {
+    if (threadIdx.x == 0) {
+      shared.kept.tile = *tile;
+      shared.kept.end = *end;
+      shared.kept.served = *served;
+      shared.kept.turn = turn;
+    }
+    sort();
+    *tile = shared.kept.tile;
+    *end = shared.kept.end;
+    *served = shared.kept.served;
+    turn = shared.kept.turn;
+  }
+
   // Goes on until the end, until the threshold rises within a tile, or until the buffer is full, and
   // returns whether it is. The next tile is on its way while this one is appended, in the same
   // registers: few scores are chosen, and those are loaded again.
   __device__ __forceinline__ bool stream(const Row& row, u32 end, u32* tile, u32* served) {
-    if (*tile == end) return false;
     const u32 behind = end * TILE < row.vectors ? end * TILE : row.vectors;
     Four own[FOURS] = {};
     row.load(vector_of(*tile), 32, behind, own);
@@ -166,24 +215,6 @@ struct Collector {
     count += total;
     if (!risen && count >= static_cast<u32>(k)) rise(threshold);
     return fit;
-  }
-
-  // Whatever their scores are: there is room, and the sort will tell.
-  __device__ __forceinline__ void append_edges(const Row& row) {
-    if (threadIdx.x < row.edges) shared.sort.words[count + threadIdx.x] = row.edge(threadIdx.x);
-    count += row.edges;
-  }
-
-  __device__ __forceinline__ void sort() {
-    __syncthreads();
-    for (u32 at = sorted + threadIdx.x; at < count; at += THREADS) shared.sort.words[at] = word(at);
-    __syncthreads();
-    Sort::sort_words(static_cast<int>(count));
-    if (count >= static_cast<u32>(k)) {
-      count = k;
-      rise(score_of_ordered(ordered_score(shared.sort.words[k - 1])));
-    }
-    sorted = count;
   }
 
   __device__ __forceinline__ void rise(float reached) {

@@ -1,7 +1,7 @@
 // The first threshold, from a sample of the row.
 #pragma once
 
-#include "topk_collect.cuh"
+#include "topk_bins.cuh"
 
 constexpr u32 SAMPLED = 16;      // one column in so many
 constexpr u32 MOST_ROUNDS = 16;  // vectors that a thread reads of the sample
@@ -10,15 +10,13 @@ constexpr u32 BATCH = 8;         // of them at a time
 template <int THREADS, int CAPACITY>
 struct Sample {
   using Collect = Collector<THREADS, CAPACITY>;
-  static constexpr u32 BINS = 2048;
-  static constexpr int BITS = 11;
-  static constexpr u32 EACH = BINS / THREADS;
-  static_assert(BINS <= Collect::Sort::BINS, "they lie where the sort has its own");
+  using Tally = Bins<THREADS, CAPACITY>;
 
-  typename Collect::Shared& shared;
   const Row& row;
   const float lowest;
-  u32 rounds, step;  // vectors a thread has; vectors between two pairs that are read
+  u32 rounds, step;      // vectors a thread has; vectors between two pairs that are read
+  u32 words[4 * BATCH];  // 0 for what cannot win
+  u32 held = ~0u;        // the round that they begin with
 
   // Where the threshold for k winners begins. Apart, so that it costs the code around it no registers.
   __device__ __noinline__ static float estimate(Row row, float lowest, int k) {
@@ -26,8 +24,7 @@ struct Sample {
   }
 
  private:
-  __device__ __forceinline__ Sample(const Row& row, float lowest)
-      : shared(Collect::memory()), row(row), lowest(lowest) {
+  __device__ __forceinline__ Sample(const Row& row, float lowest) : row(row), lowest(lowest) {
     rounds = row.vectors / (SAMPLED * THREADS);
     rounds = rounds < 1 ? 1 : rounds > MOST_ROUNDS ? MOST_ROUNDS : rounds;
     step = row.vectors / (rounds * THREADS / 2);
@@ -41,68 +38,77 @@ struct Sample {
     const float expected = share * static_cast<float>(k);
     u32 rank = static_cast<u32>(expected + 4.0f * sqrtf(expected)) + 4;
     const u32 few = rank / 8;
-    u32 most, base = reached(rank, &most);
-    u32 span = most - base + 1;
-    for (int shift = max(32 - __clz(static_cast<int>(most - base)) - BITS, 0);;
-         shift = max(shift - BITS, 0)) {
+    u32 most;
+    const u32 reached = reached_by(rank, &most);
+    if (most <= reached) return score_of(reached);
+    u32 base = reached + 1, span = most - reached;
+    for (int shift = Tally::shift_of(span);; shift = max(shift - Tally::BITS, 0)) {
       count(base, span, shift);
-      if (!find(rank)) return lowest;
-      base += shared.found[0] << shift;
-      rank -= shared.found[1];
+      const typename Tally::Found found = Tally::find(rank);
+      if (found.count == 0) return score_of(reached);  // in the first turn: that many tie there
+      base += found.bin << shift;
+      rank -= found.before;
       span = 1u << shift;
-      if (shift == 0 || shared.found[2] <= few) return score_of(base);
+      if (shift == 0 || found.count <= few) return score_of(base);
     }
   }
 
-  // A word that the best of so many threads reach, and therefore as many of the sample: all else of it
-  // need not be counted. The best word of all, too.
-  __device__ __forceinline__ u32 reached(u32 threads, u32* most) {
+  // A word that the best of so many threads reach, and therefore as many of the sample, or the least
+  // that may win: only what is above it need be counted. The best word of all, too.
+  __device__ __forceinline__ u32 reached_by(u32 threads, u32* most) {
+    typename Collect::Shared& shared = Collect::memory();
     u32 best = 0;
     visit([&](u32 word) { best = max(best, word); });
-    clear();
-    if (best != 0) atomicAdd(&shared.sort.bins[best >> (32 - BITS)], 1u);
+    Tally::clear();
+    const u32 bin = best >> (32 - Tally::BITS);
+    if (best != 0) Tally::add(bin);
     const u32 of_warp = __reduce_max_sync(~0u, best);
     if (threadIdx.x % 32 == 0) shared.best[threadIdx.x / 32] = of_warp;
     __syncthreads();
+    const typename Tally::Found found = Tally::find(threads);
     *most = __reduce_max_sync(~0u, shared.best[threadIdx.x % 32 % Collect::WARPS]);
-    const u32 least = word_of(__float_as_uint(lowest));
-    return find(threads) ? max(shared.found[0] << (32 - BITS), least) : least;
+    if (found.count == 0) return word_of(__float_as_uint(lowest));
+    const u32 least = __reduce_min_sync(~0u, bin == found.bin ? best : ~0u);
+    if (threadIdx.x % 32 == 0) shared.least[threadIdx.x / 32] = least;
+    __syncthreads();
+    return __reduce_min_sync(~0u, shared.least[threadIdx.x % 32 % Collect::WARPS]);
   }
 
   // Counts the words from `base` on that are less than `span` above it, by the bits above `shift`.
   __device__ __forceinline__ void count(u32 base, u32 span, int shift) {
-    clear();
+    Tally::clear();
     visit([&](u32 word) {
-      if (word - base < span) atomicAdd(&shared.sort.bins[(word - base) >> shift], 1u);
+      if (word - base < span) Tally::add((word - base) >> shift);
     });
     __syncthreads();
   }
 
-  __device__ __forceinline__ void clear() {
-    for (u32 bin = threadIdx.x; bin < BINS; bin += THREADS) shared.sort.bins[bin] = 0;
-    __syncthreads();
+  // Calls tell(word) for each word of the sample, and for 0 as well.
+  template <typename Tell>
+  __device__ __forceinline__ void visit(const Tell& tell) {
+    for (u32 round = 0; round < rounds; round += BATCH) {
+      if (round != held) load(round);
+#pragma unroll
+      for (u32 each = 0; each < 4 * BATCH; ++each) tell(words[each]);
+    }
   }
 
-  // Calls tell(word) for each score of the sample that may win.
-  template <typename Tell>
-  __device__ __forceinline__ void visit(const Tell& tell) const {
-    for (u32 round = 0; round < rounds; round += BATCH) {
-      Four batch[BATCH] = {};
+  __device__ __forceinline__ void load(u32 round) {
+    Four batch[BATCH] = {};
 #pragma unroll
-      for (u32 each = 0; each < BATCH; ++each) {
-        Four one[1] = {};
-        row.load(vector_of(round + each), 0, round + each < rounds ? row.vectors : 0, one);
-        batch[each] = one[0];
-      }
-#pragma unroll
-      for (u32 each = 0; each < BATCH; ++each) {
-        if (round + each >= rounds) break;
-        const Four wide = row.widen(batch[each]);
-#pragma unroll
-        for (int at = 0; at < 4; ++at)
-          if (__uint_as_float(wide.bits[at]) >= lowest) tell(word_of(wide.bits[at]));
-      }
+    for (u32 each = 0; each < BATCH; ++each) {
+      Four one[1] = {};
+      row.load(vector_of(round + each), 0, round + each < rounds ? row.vectors : 0, one);
+      batch[each] = one[0];
     }
+#pragma unroll
+    for (u32 each = 0; each < BATCH; ++each) {
+      const Four wide = row.widen(batch[each]);
+#pragma unroll
+      for (u32 at = 0; at < 4; ++at)
+        words[4 * each + at] = round + each < rounds ? word_of(wide.bits[at]) : 0;
+    }
+    held = round;
   }
 
   // Pairs of vectors, each at another place of its part of the row: rows have periods.
@@ -112,39 +118,10 @@ struct Sample {
     return pair * step + jitter + threadIdx.x % 2;
   }
 
-  // The bin of the rank-th largest, what is above it, and what is in it; false if there are fewer.
-  __device__ __forceinline__ bool find(u32 rank) {
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    u32 counts[EACH], sum = 0;
-#pragma unroll
-    for (u32 each = 0; each < EACH; ++each) {
-      counts[each] = shared.sort.bins[bin_of(each)];
-      sum += counts[each];
-    }
-    u32 before = sum_through(sum);
-    if (lane == 31) shared.sums[warp] = before;
-    if (threadIdx.x == 0) shared.found[2] = 0;
-    __syncthreads();
-    before += __reduce_add_sync(~0u, lane < warp ? shared.sums[lane] : 0) - sum;
-#pragma unroll
-    for (u32 each = 0; each < EACH; ++each) {
-      if (before < rank && rank <= before + counts[each]) {
-        shared.found[0] = bin_of(each);
-        shared.found[1] = before;
-        shared.found[2] = counts[each];
-      }
-      before += counts[each];
-    }
-    __syncthreads();
-    return shared.found[2] > 0;
-  }
-
-  __device__ __forceinline__ static u32 bin_of(u32 each) {
-    return BINS - 1 - (threadIdx.x * EACH + each);
-  }
-
-  __device__ __forceinline__ static u32 word_of(u32 bits) {
-    return static_cast<u32>(ordered_bits(static_cast<int>(bits))) ^ 0x80000000u;
+  // Of a score, if it may win.
+  __device__ __forceinline__ u32 word_of(u32 bits) const {
+    const u32 word = static_cast<u32>(ordered_bits(static_cast<int>(bits))) ^ 0x80000000u;
+    return __uint_as_float(bits) >= lowest ? word : 0;
   }
   __device__ __forceinline__ float score_of(u32 word) const {
     const float score = score_of_ordered(static_cast<int>(word ^ 0x80000000u));

@@ -21,6 +21,9 @@ struct Logits {
   }
 };
 
+constexpr u32 EDGES = 3;  // of a row at either end, at most
+constexpr u64 NAN_ENTRY = 0x7FC00000ull << 32;
+
 // Four neighbouring columns as they lie in memory: halves are two to a word.
 struct Four {
   u32 bits[4];
@@ -92,8 +95,12 @@ struct Row {
     return static_cast<u64>(bits) << 32 | (first + static_cast<u32>(column));
   }
 
-  __device__ __forceinline__ u64 edge(u32 at) const {
-    const i64 behind = 4 * static_cast<i64>(vectors);
-    return entry(static_cast<i64>(at) - before + (at < before ? 0 : behind));
+  // One of the edges, first those before vector 0; NaN if there is none.
+  __device__ __forceinline__ u64 edge(u32 which) const {
+    const bool behind = which >= EDGES;
+    const u32 at = behind ? before + which - EDGES : which;
+    if (at >= (behind ? edges : before)) return NAN_ENTRY;
+    const i64 shift = behind ? 4 * static_cast<i64>(vectors) : 0;
+    return entry(static_cast<i64>(at) - before + shift);
   }
 };
