@@ -9,10 +9,13 @@ import sys
 
 import torch
 
-from dcp_comm.kernels.cuda.launcher import cuda_launcher
+from dcp_comm.kernels import torch_topk
+from dcp_comm.kernels.cuda import local
+from dcp_comm.kernels.cuda.launcher import Launcher, cuda_launcher
 from dcp_comm.sharding import Shard
 from tests.kernels.both import Both, Point
 from tests.kernels.checks import CHECKS
+from tests.kernels.topk_cases import found, outputs
 
 
 def main() -> None:
@@ -27,7 +30,24 @@ def main() -> None:
         point = Point(kind, k, size, rows, 16, bool(seed % 2), seed=seed)
         for check in CHECKS:
             check(Both(launcher, point, "cuda:0", alone=True))
+    for width, k, parts in itertools.product((37, 9001, 16391), (5, 2048, 4096), (0, 3)):
+        find(launcher, torch.randn(2, width, device="cuda").half(), k, parts)
+        find(launcher, torch.randn(2, width, device="cuda"), k, parts)
     torch.cuda.synchronize()
+
+
+def find(launcher: Launcher, logits: torch.Tensor, k: int, parts: int) -> None:
+    """Find each row's winners, by so many blocks a row.
+
+    Raises:
+        AssertionError: They are not those that torch operations find.
+    """
+    rows, out = len(logits), outputs(len(logits), k, logits.device)
+    scratch = torch.empty(rows, parts, 2 * k + 1, dtype=torch.int64, device=logits.device)
+    given = *out, logits, None, None
+    local.write_topk(launcher, *given, mask_neg_inf=True, scratch=scratch)
+    for got, want in zip(out, found(torch_topk.local_topk, logits, k), strict=True):
+        assert torch.equal(got, want)
 
 
 def read_behind(both: Both) -> None:

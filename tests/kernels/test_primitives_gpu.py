@@ -27,7 +27,7 @@ def on_gpu(point: Point) -> Both:
 @pytest.mark.parametrize("k", KS)
 @pytest.mark.parametrize("kind", SCORES)
 def test_kernels_do_what_torch_does(kind: str, k: int) -> None:
-    """With few rows, and with more than are ranked key by key."""
+    """With rows of a decode step, and with more."""
     for seed, (rows, poison) in enumerate(((5, 0xFF), (130, 0xA5))):
         size = (1, 2, 3, 4, 5, 8)[(seed + k + len(kind)) % 6]
         point = Point(

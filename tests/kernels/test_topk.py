@@ -29,6 +29,8 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 INF = float("inf")
 SEEDS = (0, 1, 5)
 ONE, TWO = ["topk_2048"], ["topk_list_2048", "topk_join_2048"]
+LONG = 16385
+"""Columns that no block's registers hold."""
 
 
 def rows_of(kind: str, rows: int, width: int, seed: int = 0) -> torch.Tensor:
@@ -45,6 +47,7 @@ def rows_of(kind: str, rows: int, width: int, seed: int = 0) -> torch.Tensor:
     dtype=st.sampled_from(DTYPES),
     masked=st.booleans(),
     parts=st.sampled_from([0, 2, 3, 32]),
+    beside=st.sampled_from([0, LONG]),
 )
 def test_winners_equal_the_oracle(
     seed: int,
@@ -55,11 +58,13 @@ def test_winners_equal_the_oracle(
     dtype: torch.dtype,
     masked: bool,
     parts: int,
+    beside: int,
 ) -> None:
-    """Any starts and lengths, also past the width; rows that start at any address."""
+    """Any starts and lengths, also past the width; rows at any address, and columns beside."""
     rng = np.random.default_rng(seed)
     wide = torch.from_numpy(drawn(kind, rows, width + 5, rng)).to(dtype)
-    logits = wide[:, seed % 5 : seed % 5 + width]
+    wide = torch.nn.functional.pad(wide, (0, beside), value=INF)
+    logits = wide[:, seed % 5 : seed % 5 + width + beside]
     starts = torch.from_numpy(rng.integers(-3, 9, rows)).to(torch.int32)
     lengths = torch.from_numpy(rng.integers(width - 9, width + 9, rows))
     columns = [(None, None), (starts, lengths), (starts.long(), None), (None, lengths.int())]
@@ -77,6 +82,32 @@ def test_ties_at_the_threshold_go_to_the_smallest_positions(kind: str, seed: int
         assert check(logits, Call(k, parts=parts), seed) == (TWO if parts else ONE)
 
 
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_rows_that_registers_hold(kind: str) -> None:
+    """As wide as each kernel takes, and all but; few winners, and as many as there may be."""
+    for width, k, name in (
+        (4096, 2048, "2048_2"),
+        (4097, 2047, "2048_4"),
+        (8192, 3, "2048_4"),
+        (8193, 2048, "2048_8"),
+        (16384, 2048, "2048_8"),
+        (8192, 4096, "4096_2"),
+        (8193, 2049, "4096_4"),
+    ):
+        for logits in (rows_of(kind, 2, width), rows_of(kind, 1, width + 3)[:, 3:].half()):
+            launched = check(logits, Call(k, torch.tensor([0, 1])[: len(logits)]), width % 3)
+            assert launched == [f"topk_short_{name}"]
+
+
+def test_infinite_scores_leave_the_rest_in_one_bin() -> None:
+    """The last winner is found by its bits, be it one of those or not."""
+    logits = rows_of("normal", 1, 9000)
+    for infinite in (1, 700, 2500):
+        logits[0, torch.randperm(9000)[:infinite]] = INF
+        for k in (1, 700, 2048):
+            check(logits, Call(k), k)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_buffer_that_fills_again_and_again(seed: int) -> None:
     """Ascending scores: whatever is kept, all that follows is better."""
@@ -88,7 +119,7 @@ def test_a_buffer_that_fills_again_and_again(seed: int) -> None:
 
 def test_a_buffer_that_is_just_full() -> None:
     """Equal scores among NaN, as many as the buffer holds, more or less, and six at the edges."""
-    width = 3 + 6000 + 3
+    width = 3 + LONG // 4 * 4 + 3
     for valid in range(4086, 4098):
         wide = fenced(torch.full((1, width + 5), float("nan")))
         start = next(n for n in range(4) if (wide.data_ptr() // 4 + n) % 4 == 1)
@@ -185,7 +216,7 @@ def test_fewer_than_k_valid_scores_below_any_estimate() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nothing_beside_a_row_is_read(dtype: torch.dtype) -> None:
     """Rows at every distance from a vector's bounds, up to memory that cannot be read."""
-    for width in (1, 2, 3, 4, 5, 6, 7, 11, 4099):
+    for width in (1, 2, 3, 4, 5, 6, 7, 11, 4099, LONG + 6):
         logits = fenced(torch.full((4, width), INF).to(dtype))
         for start in range(min(5, width)):
             logits.fill_(INF)
@@ -201,11 +232,11 @@ def test_nothing_beside_a_row_is_read(dtype: torch.dtype) -> None:
 
 def test_rows_without_columns_are_not_read() -> None:
     """No length, no width, or a start beyond it; also where blocks share rows."""
-    logits = unreadable(4, 30000, dtype=torch.float32)
     extremes = torch.tensor([2**62, -(2**62), 2**31, 30000])
     zeros = torch.tensor([0, -1, -(2**62), 0], dtype=torch.int64)
-    for starts, lengths in ((None, zeros), (extremes, None), (extremes, extremes)):
-        for parts in (0, 8):
+    for width, parts in ((3000, 0), (30000, 0), (30000, 8)):
+        logits = unreadable(4, width, dtype=torch.float32)
+        for starts, lengths in ((None, zeros), (extremes, None), (extremes, extremes)):
             scores, ids = torch.zeros(4, 5), torch.zeros(4, 5, dtype=torch.int32)
             scratch = torch.zeros(4, parts, 11, dtype=torch.int64)
             given = logits, starts, lengths
@@ -238,10 +269,13 @@ def test_more_winners_than_the_smaller_kernels_have(parts: int) -> None:
     check(rows_of("plateau", 1, 20000), Call(4096, parts=parts))
 
 
+@pytest.mark.parametrize("beside", [0, LONG])
 @pytest.mark.parametrize("lengths", [None, torch.tensor([2**63 - 1])])
-def test_positions_beyond_the_largest_are_padding(lengths: torch.Tensor | None) -> None:
+def test_positions_beyond_the_largest_are_padding(
+    lengths: torch.Tensor | None, beside: int
+) -> None:
     """A start far below 0 makes positions that large."""
-    logits = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    logits = torch.tensor([[1.0, 2.0, 3.0, 4.0] + beside * [float("nan")]])
     scores, ids = torch.empty(1, 4), torch.empty(1, 4, dtype=torch.int32)
     given = logits, torch.tensor([3 - 2**31]), lengths
     scratch = torch.empty(1, 0, 9, dtype=torch.int64)
@@ -251,15 +285,18 @@ def test_positions_beyond_the_largest_are_padding(lengths: torch.Tensor | None) 
     check(logits, Call(4, torch.tensor([2]), lengths))
 
 
-@pytest.mark.parametrize("multiprocessors", [1, 8])
+@pytest.mark.parametrize(
+    ("width", "multiprocessors", "launched"),
+    [(9001, 8, ["topk_short_2048_8"]), (LONG, 1, ONE), (LONG, 8, TWO)],
+)
 def test_logits_and_columns_of_any_layout(
-    multiprocessors: int, monkeypatch: pytest.MonkeyPatch
+    width: int, multiprocessors: int, launched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With gaps between columns and between the integers, as `local_topk` takes them."""
     monkeypatch.setattr(local, "_multiprocessors", lambda _: multiprocessors)
-    logits = rows_of("specials", 3, 2 * 9001)[:, ::2]
+    logits = rows_of("specials", 3, 2 * width)[:, ::2]
     logits[:, 17] = -0.0
-    lengths = torch.tensor([9001, 5, 0, 100, 8000, 7])[::2]
+    lengths = torch.tensor([width, 5, 0, 100, 8000, 7])[::2]
     starts = torch.tensor([[3, 1], [0, 1], [-2, 1]], dtype=torch.int32)[:, 0]
     for masked in (True, False):
         for k in (1, 700):
@@ -272,7 +309,7 @@ def test_logits_and_columns_of_any_layout(
             expected = scores_of(logits, call, want)
             assert torch.equal(scores.view(torch.int32), expected.view(torch.int32))
             assert (scores.dtype, ids.dtype) == (torch.float32, torch.int32)
-            assert launcher.launches == (ONE if multiprocessors == 1 else TWO)
+            assert launcher.launches == launched
 
 
 @pytest.mark.parametrize(
@@ -285,8 +322,9 @@ def test_logits_and_columns_of_any_layout(
         (67, 262144, 1, 0),
         (32, 262144, 2049, 4),
         (66, 262144, 4096, 2),
-        (1, 8192, 2048, 0),
-        (1, 8193, 2048, 2),
+        (1, 16384, 2048, 0),
+        (1, 16384, 4096, 0),
+        (1, 16385, 2048, 3),
         (1, 0, 1, 0),
         (0, 8193, 1, 0),
     ],

@@ -55,7 +55,7 @@ def check(
 def test_winners_equal_those_of_torch(launcher: Launcher, kind: str, rows: int) -> None:
     """Every dtype, K on both sides of every bound, any starts and lengths."""
     rng = np.random.default_rng(rows)
-    for width in (7, 4099, 30011):
+    for width in (7, 4096, 4099, 16384, 30011):
         scores = torch.from_numpy(drawn(kind, rows, width + 1, rng)).to(DEVICE)
         starts = torch.from_numpy(rng.integers(-3, 9, rows)).to(DEVICE)
         lengths = torch.from_numpy(rng.integers(0, width + 9, rows)).to(DEVICE).int()

@@ -1,8 +1,8 @@
 """The exact top-K of rows of logits by CUDA kernels: nothing synchronises.
 
-One block finds a row's winners in one pass over its logits. Where rows are few and long, several
-blocks list what may win of their part of a row, and one joins their lists. What comes out depends
-on the logits alone.
+One block finds a row's winners, among what its registers hold or in one pass over its logits. Where
+rows are few and long, several blocks list what may win of their part of a row, and one joins their
+lists. What comes out depends on the logits alone.
 """
 
 from functools import cache
@@ -11,12 +11,16 @@ import torch
 from torch import Tensor
 
 from dcp_comm.kernels.cuda.arguments import DTYPES, integers
+from dcp_comm.kernels.cuda.blocks import selector
 from dcp_comm.kernels.cuda.launcher import Launcher, cuda_launcher
 
 THREADS = {2048: 512, 4096: 1024}
 """Threads of a block that finds up to so many winners, as the sources have it."""
 
 MAX_K = max(THREADS)
+
+SHORT = {2048: (2, 4, 8), 4096: (2, 4)}
+"""By the same: how many times as many columns the registers of a block may hold."""
 
 _COLUMNS_A_THREAD = 16
 _JOINERS = 1024  # threads of a block that joins lists
@@ -76,40 +80,49 @@ def write_topk(
         lengths: int32 or int64 (T,), columns of each row; None for all.
         mask_neg_inf: Whether -inf is padding.
         scratch: int64 (T, P, 2 K + 1), contiguous, overwritten: for P blocks that share a row, at
-            most a warp's lanes; 0 for one that does it alone.
+            most a warp's lanes; P is 0 where one does it alone.
     """
-    (rows, parts, _), k = scratch.shape, ids.shape[1]
+    (rows, parts, _), (width, k) = scratch.shape, (logits.shape[1], ids.shape[1])
     if rows == 0:
         return
     capacity = _capacity(k)
     threads = THREADS[capacity]
-    where = (logits.data_ptr(), logits.stride(0), logits.shape[1], DTYPES[logits.dtype])
+    where = (logits.data_ptr(), logits.stride(0), width, DTYPES[logits.dtype])
     columns = (*where, *integers(starts), *integers(lengths))
     args = (*columns, k, int(mask_neg_inf))
     winners = (scores.data_ptr(), ids.data_ptr())
     if not parts:
-        of_a_row = (rows, 1), threads, _shared_bytes(capacity, threads)
-        launcher.launch(f"topk_{capacity}", *of_a_row, *args, *winners)
+        lists = _lists(width, k)
+        way = f"topk_short_{capacity}_{lists}" if lists else f"topk_{capacity}"
+        block = selector(capacity, lists) if lists else (threads, _shared_bytes(capacity, threads))
+        launcher.launch(way, (rows, 1), *block, *args, *winners)
         return
     words = scratch.data_ptr()
-    lists = (words, words + 8 * rows * parts * 2 * k, parts)
+    found = (words, words + 8 * rows * parts * 2 * k, parts)
     listing = (parts, rows), threads, _shared_bytes(capacity, threads)
-    launcher.launch(f"topk_list_{capacity}", *listing, *args, *lists)
+    launcher.launch(f"topk_list_{capacity}", *listing, *args, *found)
     joining = (rows, 1), _JOINERS, _shared_bytes(capacity, _JOINERS)
-    launcher.launch(f"topk_join_{capacity}", *joining, *args, *lists, *winners)
+    launcher.launch(f"topk_join_{capacity}", *joining, *args, *found, *winners)
 
 
 def parts_of_a_row(rows: int, width: int, k: int, multiprocessors: int) -> int:
     """Return how many blocks share a row; 0 if one does it alone.
 
-    A second kernel pays where rows alone would leave half of the multiprocessors idle.
+    A second kernel pays where rows alone would leave half of the multiprocessors idle, unless a
+    block's registers hold a row.
     """
-    if rows == 0 or 2 * rows > multiprocessors:
+    if rows == 0 or 2 * rows > multiprocessors or _lists(width, k):
         return 0
     threads = THREADS[_capacity(k)]
     tiles = -(-width // (_COLUMNS_A_THREAD * threads))
     parts = min(multiprocessors * _THREADS_AT_ONCE // threads // rows, tiles, _MOST_PARTS)
     return parts if parts > 1 else 0
+
+
+def _lists(width: int, k: int) -> int:
+    """Return as how many lists a block's registers hold a row; 0 if they do not."""
+    capacity = _capacity(k)
+    return next((each for each in SHORT[capacity] if width <= each * capacity), 0)
 
 
 def _shared_bytes(capacity: int, threads: int) -> int:

@@ -16,6 +16,7 @@ from dcp_comm.kernels.cuda.arguments import (
     pointer,
     to_ids,
 )
+from dcp_comm.kernels.cuda.blocks import selector
 from dcp_comm.kernels.cuda.launcher import Launcher
 from dcp_comm.kernels.lemma import SplitterShape, splitter_shape
 from dcp_comm.kernels.primitives import Emission, Primitives, Splitters
@@ -30,10 +31,8 @@ MIN_K = MAX_SIZE
 """Ids of a row have to hold a number for each rank."""
 
 _LISTS = (2, 4, 8)  # that kernels select from at most
-_FEW_LISTS = 4  # of which a thread has as many keys as one that sorts
 _KEY_BYTES = 8
 _ITEMS = 4  # keys a thread of a block that sorts
-_MOST_THREADS = 1024  # of a block
 _BLOCK = 256  # threads of one that lists, copies or emits
 _SEARCHERS = 128  # of one that searches
 _WARPS = _BLOCK // 32
@@ -194,10 +193,8 @@ class CudaPrimitives(Primitives):
     def _select(self, lists: Tensor, seal: int, to: tuple[int, ...]) -> None:
         _, rows, k = lists.shape
         sizes = (lists.data_ptr(), rows, self._size, k, seal)
-        items = 2 if self._size > _FEW_LISTS else _ITEMS
-        threads = min(_MOST_THREADS, self._capacity // items)
-        shared = 10 * self._capacity + 32 * threads + 3328  # as the sources assert it
-        self._launch(self._selector, rows, threads, shared, *sizes, *to)
+        block = selector(self._capacity, self._size)
+        self._launch(self._selector, rows, *block, *sizes, *to)
 
     def _settle(self, kernel: str, runs: Tensor, *where: int) -> None:
         width = max(self._whole.splitters, self._whole.window)

@@ -5,18 +5,6 @@
 #include "topk_estimate.cuh"
 #include "topk_lists.cuh"
 
-// Where winners go, by the block of their row.
-struct Winners {
-  float* scores;
-  int* ids;
-
-  __device__ __forceinline__ void write(int rank, int k, u64 word) const {
-    const i64 at = blockIdx.x * static_cast<i64>(k) + rank;
-    scores[at] = word == 0 ? __int_as_float(~0x7FFFFF) : score_of_ordered(ordered_score(word));
-    ids[at] = id_of(word);
-  }
-};
-
 template <int THREADS, int CAPACITY>
 struct TopK {
   using Collect = Collector<THREADS, CAPACITY>;
@@ -57,10 +45,9 @@ struct TopK {
     const int count = static_cast<int>(told.count);
     if (told.all) {
       Collect::Sort::sort_in_registers(own, count, [&](int rank, u64 word) {
-        if (rank < lists.k) to.write(rank, lists.k, word);
+        if (rank < lists.k) to(rank, word);
       });
-      for (int rank = count + static_cast<int>(threadIdx.x); rank < lists.k; rank += THREADS)
-        to.write(rank, lists.k, 0);
+      to.fill<THREADS>(count, lists.k);
       return;
     }
     search(Row(logits, blockIdx.x), told.threshold, collect);
@@ -85,23 +72,11 @@ struct TopK {
   __device__ __forceinline__ static void write(const Collect& collect, const Winners& to) {
     const int count = static_cast<int>(collect.count);
     for (int rank = static_cast<int>(threadIdx.x); rank < collect.k; rank += THREADS)
-      to.write(rank, collect.k, rank < count ? collect.word(static_cast<u32>(rank)) : 0);
+      to(rank, rank < count ? collect.word(static_cast<u32>(rank)) : 0);
   }
 };
 
-#define LOGITS_PARAMETERS                                                                        \
-  const void *data, i64 stride, i64 width, i64 dtype, const void *starts, i64 starts_form,        \
-      const void *lengths, i64 lengths_form, i64 k, i64 mask_neg_inf
+#define LISTED_PARAMETERS u64 *words, u64 *heads, i64 parts
 
-#define LOGITS \
-  Logits { data, stride, width, dtype, starts, starts_form, lengths, lengths_form }
-
-#define LISTS_PARAMETERS u64 *words, u64 *heads, i64 parts
-
-#define LISTS \
+#define LISTED \
   Lists { words, heads, parts, static_cast<int>(k) }
-
-#define WINNERS_PARAMETERS float *scores, int *ids
-
-#define WINNERS \
-  Winners { scores, ids }

@@ -1,25 +1,7 @@
 // A row of logits, read four columns at a time.
 #pragma once
 
-#include "keys.cuh"
-
-struct Logits {
-  const void* data;
-  i64 stride, width, dtype;
-  const void* starts;
-  i64 starts_form;
-  const void* lengths;
-  i64 lengths_form;
-
-  __device__ __forceinline__ i64 start(i64 row) const {
-    const i64 start = load_integer(starts, row, starts_form, 0);
-    return start < -MAX_ID - 1 ? -MAX_ID - 1 : start > width ? width : start;
-  }
-  __device__ __forceinline__ i64 length(i64 row) const {
-    const i64 length = load_integer(lengths, row, lengths_form, MAX_ID + 1);
-    return length <= MAX_ID ? length : MAX_ID + 1;
-  }
-};
+#include "logits.cuh"
 
 constexpr u32 EDGES = 3;  // of a row at either end, at most
 constexpr u64 NAN_ENTRY = 0x7FC00000ull << 32;
@@ -39,20 +21,16 @@ struct Row {
   i64 dtype;
 
   __device__ __forceinline__ Row(const Logits& logits, i64 row) : dtype(logits.dtype) {
-    const i64 start = logits.start(row);
-    const i64 behind = start + logits.length(row);
-    const i64 low = start > 0 ? start : 0;
-    const i64 high = behind < logits.width ? behind : logits.width;
-    const u32 columns = high > low ? static_cast<u32>(high - low) : 0;
-    const u32 size = dtype == FLOAT32 ? 4 : 2;
-    const u64 address = reinterpret_cast<u64>(logits.data) + (row * logits.stride + low) * size;
+    const Columns columns(logits, row);
+    const u32 size = columns.size();
+    const u64 address = reinterpret_cast<u64>(columns.base);
     const u32 odd = static_cast<u32>(address / size) % 4;
     before = (4 - odd) % 4;
-    before = before < columns ? before : columns;
-    vectors = (columns - before) / 4;
-    edges = columns - 4 * vectors;
+    before = before < columns.count ? before : columns.count;
+    vectors = (columns.count - before) / 4;
+    edges = columns.count - 4 * vectors;
     base = reinterpret_cast<const char*>(address + before * size);
-    first = static_cast<u32>(low - start) + before;
+    first = columns.first + before;
   }
 
   __device__ __forceinline__ u32 columns() const { return 4 * vectors + edges; }
