@@ -202,12 +202,13 @@ def test_ties_at_the_edges_win_in_their_places(parts: int) -> None:
         check(logits, Call(700 + ties, parts=parts))
 
 
-def test_fewer_than_k_valid_scores_below_any_estimate() -> None:
+@pytest.mark.parametrize("width", [3000, 20000])
+def test_fewer_than_k_valid_scores_below_any_estimate(width: int) -> None:
     """Valid scores that the sample sees or not, NaN and -inf around them."""
     for filler in (float("nan"), -INF):
         for valid in (1, 40, 2047, 2049):
-            logits = torch.full((1, 20000), filler)
-            logits[0, torch.randperm(20000)[:valid]] = torch.randn(valid)
+            logits = torch.full((1, width), filler)
+            logits[0, torch.randperm(width)[:valid]] = torch.randn(valid)
             for parts in (0, 3):
                 check(logits, Call(2048, parts=parts))
                 check(logits, Call(2048, mask_neg_inf=False, parts=parts))
