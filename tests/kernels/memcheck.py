@@ -30,7 +30,7 @@ def main() -> None:
         point = Point(kind, k, size, rows, 16, bool(seed % 2), seed=seed)
         for check in CHECKS:
             check(Both(launcher, point, "cuda:0", alone=True))
-    for width, k, parts in itertools.product((37, 9001, 16391), (5, 2048, 4096), (0, 3)):
+    for width, k, parts in itertools.product((37, 4099, 9001, 16391), (5, 2048, 4096), (0, 3)):
         find(launcher, torch.randn(2, width, device="cuda").half(), k, parts)
         find(launcher, torch.randn(2, width, device="cuda"), k, parts)
     torch.cuda.synchronize()

@@ -9,7 +9,7 @@ from dcp_comm.kernels.cuda import local
 from dcp_comm.kernels.cuda.sources import PACKAGE, Source
 from dcp_comm.kernels.dispatch import LocalTopK
 from tests import oracle
-from tests.kernels.simt.emulator import Emulator
+from tests.kernels.simt.emulator import LITTLE_SHARED, Emulator
 from tests.kernels.simt.guards import Guards
 from tests.oracle import Ints
 
@@ -34,10 +34,12 @@ class Call:
 
 
 def emulator(k: int, seed: int) -> Emulator:
-    """What runs the kernels for k winners; the larger ones unsanitized, to save time."""
+    """A small GPU with the kernels for k winners; the larger ones unsanitized, to save time."""
     capacity = 2048 if k <= 2048 else 4096
     unit = Source.read(PACKAGE / f"topk_{capacity}.cu")
-    return Emulator([unit], seed=seed, sanitize=capacity == 2048)
+    made = Emulator([unit], seed=seed, sanitize=capacity == 2048)
+    made.shared_bytes = LITTLE_SHARED
+    return made
 
 
 def winners(logits: torch.Tensor, call: Call) -> Ints:

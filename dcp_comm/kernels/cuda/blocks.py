@@ -9,7 +9,7 @@ def selector(capacity: int, lists: int) -> tuple[int, int]:
 
     Args:
         capacity: Winners, at most.
-        lists: How many times as many words the block has.
+        lists: How many times as many words a row has.
     """
     threads = min(_MOST_THREADS, capacity // (4 if lists <= _FEW_LISTS else 2))
     return threads, 10 * capacity + 32 * threads + 3328

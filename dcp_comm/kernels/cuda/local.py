@@ -20,7 +20,7 @@ THREADS = {2048: 512, 4096: 1024}
 MAX_K = max(THREADS)
 
 SHORT = {2048: (2, 4, 8), 4096: (2, 4)}
-"""By the same: how many times as many columns the registers of a block may hold."""
+"""Multiples of so many columns that a block's registers hold; each has its own kernel."""
 
 _COLUMNS_A_THREAD = 16
 _JOINERS = 1024  # threads of a block that joins lists
@@ -92,17 +92,17 @@ def write_topk(
     args = (*columns, k, int(mask_neg_inf))
     winners = (scores.data_ptr(), ids.data_ptr())
     if not parts:
-        lists = _lists(width, k)
-        way = f"topk_short_{capacity}_{lists}" if lists else f"topk_{capacity}"
-        block = selector(capacity, lists) if lists else (threads, _shared_bytes(capacity, threads))
-        launcher.launch(way, (rows, 1), *block, *args, *winners)
+        short = _multiple(width, k)
+        name = f"topk_short_{capacity}_{short}" if short else f"topk_{capacity}"
+        block = selector(capacity, short) if short else (threads, _shared_bytes(capacity, threads))
+        launcher.launch(name, (rows, 1), *block, *args, *winners)
         return
     words = scratch.data_ptr()
-    found = (words, words + 8 * rows * parts * 2 * k, parts)
+    lists = (words, words + 8 * rows * parts * 2 * k, parts)
     listing = (parts, rows), threads, _shared_bytes(capacity, threads)
-    launcher.launch(f"topk_list_{capacity}", *listing, *args, *found)
+    launcher.launch(f"topk_list_{capacity}", *listing, *args, *lists)
     joining = (rows, 1), _JOINERS, _shared_bytes(capacity, _JOINERS)
-    launcher.launch(f"topk_join_{capacity}", *joining, *args, *found, *winners)
+    launcher.launch(f"topk_join_{capacity}", *joining, *args, *lists, *winners)
 
 
 def parts_of_a_row(rows: int, width: int, k: int, multiprocessors: int) -> int:
@@ -111,7 +111,7 @@ def parts_of_a_row(rows: int, width: int, k: int, multiprocessors: int) -> int:
     A second kernel pays where rows alone would leave half of the multiprocessors idle, unless a
     block's registers hold a row.
     """
-    if rows == 0 or 2 * rows > multiprocessors or _lists(width, k):
+    if rows == 0 or 2 * rows > multiprocessors or _multiple(width, k):
         return 0
     threads = THREADS[_capacity(k)]
     tiles = -(-width // (_COLUMNS_A_THREAD * threads))
@@ -119,15 +119,15 @@ def parts_of_a_row(rows: int, width: int, k: int, multiprocessors: int) -> int:
     return parts if parts > 1 else 0
 
 
-def _lists(width: int, k: int) -> int:
-    """Return as how many lists a block's registers hold a row; 0 if they do not."""
+def _multiple(width: int, k: int) -> int:
+    """Return the least of `SHORT` that is enough for a row; 0 if none is."""
     capacity = _capacity(k)
     return next((each for each in SHORT[capacity] if width <= each * capacity), 0)
 
 
 def _shared_bytes(capacity: int, threads: int) -> int:
     """Shared memory of a block, as the sources assert it."""
-    return 16 * capacity + 32 * threads + 3072
+    return 16 * capacity + 32 * threads + 2048
 
 
 def _capacity(k: int) -> int:

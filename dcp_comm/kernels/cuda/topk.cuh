@@ -22,7 +22,7 @@ struct TopK {
 
   // One block lists what may win of its part of a row.
   __device__ __forceinline__ static void list(const Logits& logits, bool mask_neg_inf,
-                                              const Lists& lists) {
+                                              const RowLists& lists) {
     const Row row(logits, blockIdx.y);
     Collect collect(lists.k, mask_neg_inf);
     const u32 tiles = Collect::tiles(row), parts = static_cast<u32>(lists.parts);
@@ -38,7 +38,7 @@ struct TopK {
 
   // One block finds a row's winners in its lists, or, where those do not tell, in its logits.
   __device__ __forceinline__ static void join(const Logits& logits, bool mask_neg_inf,
-                                              const Lists& lists, const Winners& to) {
+                                              const RowLists& lists, const Winners& to) {
     Collect collect(lists.k, mask_neg_inf);
     u64 own[List::EACH];
     const typename List::Told told = List::take(lists, blockIdx.x, collect.lowest, own);
@@ -65,6 +65,7 @@ struct TopK {
       collect.collect(row, 0, Collect::tiles(row));
       collect.collect_edges(true);
       if (threshold == collect.lowest || collect.count >= static_cast<u32>(collect.k)) break;
+      __syncthreads();  // all have written what they found before it is overwritten
     }
     collect.sort();
   }
@@ -79,4 +80,4 @@ struct TopK {
 #define LISTED_PARAMETERS u64 *words, u64 *heads, i64 parts
 
 #define LISTED \
-  Lists { words, heads, parts, static_cast<int>(k) }
+  RowLists { words, heads, parts, static_cast<int>(k) }

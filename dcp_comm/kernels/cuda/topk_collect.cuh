@@ -41,21 +41,20 @@ struct Collector {
     typename Sort::Shared sort;
     u32 demands[2][32];  // of warps for room; those of the next turn are 0
     u32 sums[32], best[32], least[32];  // of warps
-    u32 found[32];
+    u32 found[3];
     u64 edges[2 * EDGES];
     Kept kept;
-    u32 places[64], offsets[64];  // of what lists have
   };
-  static_assert(sizeof(Shared) <= 8 * CAPACITY + 32 * THREADS + 3072, "what local.py asks for");
+  static_assert(sizeof(Shared) <= 8 * CAPACITY + 32 * THREADS + 2048, "what local.py asks for");
 
   Shared& shared;
   const int k;
   const bool mask_neg_inf;
   const float lowest;  // any score that may win is at or above it
   float threshold;
-  bool risen = false;  // the threshold is above the first one
-  u32 count = 0;       // of words in the buffer, the same in all threads
-  u32 sorted = 0;      // of them; behind are scores and positions as they were read
+  bool risen;  // the threshold is above the first one
+  u32 count;   // of words in the buffer, the same in all threads
+  u32 sorted;  // of them; behind are scores and positions as they were read
 
   // All dynamic shared memory of a block begins with it.
   __device__ __forceinline__ static Shared& memory() {
@@ -67,8 +66,7 @@ struct Collector {
       : shared(memory()),
         k(k),
         mask_neg_inf(mask_neg_inf),
-        lowest(score_of_ordered(~INF_BITS + static_cast<int>(mask_neg_inf))),
-        threshold(lowest) {
+        lowest(score_of_ordered(~INF_BITS + static_cast<int>(mask_neg_inf))) {
     if (threadIdx.x < 32) shared.demands[0][threadIdx.x] = 0;
     __syncthreads();
   }

@@ -8,7 +8,7 @@
 #include "topk_collect.cuh"
 
 // The lists of rows: room for 2k words each, and a head.
-struct Lists {
+struct RowLists {
   u64* words;
   u64* heads;
   i64 parts;  // of a row, at most a warp's lanes
@@ -43,10 +43,10 @@ struct Listed {
   static constexpr u32 WARPS = Collect::WARPS;
   static constexpr u32 EACH = CAPACITY / THREADS;
   static constexpr u32 UNORDERED = 4 * Collect::SHARE;  // ties of a warp's share, at most
-  static_assert(CAPACITY / 2 + UNORDERED <= CAPACITY, "k words and as many ties always fit");
+  static_assert(CAPACITY / 2 + UNORDERED <= CAPACITY, "k words and a share of ties always fit");
 
   // Writes what was collected to a list of the block's row; a warp has neighbours of the buffer.
-  __device__ __forceinline__ static void write(const Lists& lists, i64 part, Collect& collect,
+  __device__ __forceinline__ static void write(const RowLists& lists, i64 part, Collect& collect,
                                                float threshold) {
     if (collect.count > lists.room()) collect.sort();
     __syncthreads();
@@ -65,11 +65,11 @@ struct Listed {
     }
     if (lane == 0) {
       collect.shared.sums[warp] = above;
-      collect.shared.found[warp] = ties;
+      collect.shared.best[warp] = ties;
     }
     __syncthreads();
     above = lane < WARPS ? collect.shared.sums[lane] : 0;
-    ties = lane < WARPS ? collect.shared.found[lane] : 0;
+    ties = lane < WARPS ? collect.shared.best[lane] : 0;
     const Head head{threshold, __reduce_add_sync(~0u, above), __reduce_add_sync(~0u, ties)};
     u32 front = __reduce_add_sync(~0u, lane < warp ? above : 0);
     u32 back = head.above + __reduce_add_sync(~0u, lane < warp ? ties : 0);
@@ -92,7 +92,7 @@ struct Listed {
   };
 
   // Takes over what may win of a row, if it fits and is enough: own[item] is word Sort::place_of(item).
-  __device__ __forceinline__ static Told take(const Lists& lists, i64 row, float lowest,
+  __device__ __forceinline__ static Told take(const RowLists& lists, i64 row, float lowest,
                                               u64 (&own)[EACH]) {
     const u32 lane = threadIdx.x % 32, k = static_cast<u32>(lists.k);
     const float first = Head::of(*lists.head(row, 0)).threshold;
@@ -114,27 +114,36 @@ struct Listed {
   }
 
  private:
-  // Where in the buffer lane i's words above the threshold go and where they come from, and its ties.
+  // Where words go, and by how much farther they come from. Words themselves are put there only behind
+  // the barriers of the sort.
+  struct Places {
+    u32 first[64], offsets[64];
+  };
+  __device__ __forceinline__ static Places& places() {
+    return *reinterpret_cast<Places*>(Collect::memory().sort.words);
+  }
+
+  // Where lane i's words above the threshold go and where they come from, and its ties.
   __device__ __forceinline__ static void tell_places(u32 front, u32 above, u32 back, u32 ties) {
-    typename Collect::Shared& shared = Collect::memory();
-    shared.places[threadIdx.x] = front;
-    shared.places[32 + threadIdx.x] = back;
-    shared.offsets[threadIdx.x] = above - front;
-    shared.offsets[32 + threadIdx.x] = ties - back;
+    places().first[threadIdx.x] = front;
+    places().first[32 + threadIdx.x] = back;
+    places().offsets[threadIdx.x] = above - front;
+    places().offsets[32 + threadIdx.x] = ties - back;
   }
 
   // Each thread looks its words up, so that all have as many.
   __device__ __forceinline__ static void fetch(const u64* words, u32 count, u64 (&own)[EACH]) {
-    const typename Collect::Shared& shared = Collect::memory();
+    const Places& from = places();
 #pragma unroll
     for (u32 item = 0; item < EACH; ++item) {
       const u32 at = static_cast<u32>(Collect::Sort::place_of(item));
+      own[item] = 0;
       if (at >= count) continue;
       u32 which = 0;
 #pragma unroll
       for (u32 step = 32; step > 0; step /= 2)
-        if (shared.places[which + step] <= at) which += step;
-      own[item] = words[at + shared.offsets[which]];
+        if (from.first[which + step] <= at) which += step;
+      own[item] = words[at + from.offsets[which]];
     }
   }
 

@@ -22,7 +22,7 @@ struct Candidates {
 };
 
 template <int CAPACITY, int ITEMS, int LISTS>
-struct ShortTopK : Selector<CAPACITY, ITEMS, LISTS> {
+struct ShortTopK {
   using Core = Selector<CAPACITY, ITEMS, LISTS>;
   static constexpr int THREADS = Core::THREADS, EACH = Core::EACH;
 
@@ -79,7 +79,7 @@ struct ShortTopK : Selector<CAPACITY, ITEMS, LISTS> {
     for (int item = 0; item < EACH; ++item) bits[item] = widen(bits[item]);
   }
 
-  // Of a row that another block will have when this one is done.
+  // Where this row's columns would be in one that another block will have when this one is done.
   static __device__ __forceinline__ void prefetch_some(const Columns& columns, i64 stride) {
     const u32 bytes = columns.count * columns.size();
     const char* ahead = columns.base + Core::AT_ONCE * stride * columns.size();

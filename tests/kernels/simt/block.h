@@ -28,15 +28,16 @@ struct Random {
     }
 };
 
-// Seed 0 takes the threads in turn, seed 1 runs the latest as far as it can, others draw lots.
+// Seed 0 takes the threads in turn, seed 1 runs the latest as far as it can, seed 2 the first, others
+// draw lots.
 struct Queue {
-    enum class Order { fifo, lifo, random } order;
+    enum class Order { fifo, lifo, first, random } order;
     Random random;
     unsigned head, count;
     Fiber* ring[max_threads];
 
     void start(uint64_t seed) {
-        order = seed == 0 ? Order::fifo : seed == 1 ? Order::lifo : Order::random;
+        order = seed < 3 ? static_cast<Order>(seed) : Order::random;
         random.state = (seed + 1) * 0x9E3779B97F4A7C15u;
         head = count = 0;
     }
@@ -45,9 +46,13 @@ struct Queue {
         fiber->state = State::ready;
         at(count++) = fiber;
     }
+    // Several that can run from now on.
+    void put_all(Fiber* fibers, unsigned size) {
+        for (unsigned i = 0; i < size; i++) put(&fibers[order == Order::first ? size - 1 - i : i]);
+    }
     Fiber* take() {
         if (count == 0) return nullptr;
-        if (order == Order::lifo) return at(--count);
+        if (order == Order::lifo || order == Order::first) return at(--count);
         unsigned place = order == Order::random ? random.below(count) : 0;
         Fiber* taken = at(place);
         at(place) = at(0);
@@ -115,7 +120,7 @@ inline unsigned wait_for_block(bool yes, int line) {
     if (++barrier.arrived == grid.threads.x) {
         barrier.counted = barrier.yes;
         barrier.arrived = barrier.yes = 0;
-        for (unsigned thread = 0; thread < grid.threads.x; thread++) ready.put(&fibers[thread]);
+        ready.put_all(fibers, grid.threads.x);
     } else {
         current->state = State::barrier;
     }

@@ -35,7 +35,7 @@ class Emulator:
     Args:
         sources: What to compile; the names of their kernels are all different.
         seed: In which order threads and blocks run: 0 in turn, 1 the latest first and as far as it
-            can, any other at random.
+            can, 2 the first one as far as it can, any other at random.
         sanitize: Whether undefined behaviour (an index out of a static array, a signed overflow, a
             misaligned access) is an error; twice as slow.
         flags: More of the compiler's.

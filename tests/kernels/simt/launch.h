@@ -85,9 +85,9 @@ inline void run_block() {
     for (unsigned i = 0; i < grid.threads.x; i++) {
         fibers[i].index = {i, 0, 0};
         prepare(fibers[i], i, enter);
-        ready.put(&fibers[i]);
         warps[i / warp_lanes].count = 0;
     }
+    ready.put_all(fibers, grid.threads.x);
     current = ready.take();
     transfer(home, current->context);
     if (error[0]) return;
