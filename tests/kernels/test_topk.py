@@ -100,7 +100,7 @@ def test_rows_that_registers_hold(kind: str) -> None:
 
 
 def test_infinite_scores_leave_the_rest_in_one_bin() -> None:
-    """The last winner is found by its bits, be it one of them or not; but few have their own bin."""
+    """The last winner is found by its bits, be it one of them or not; few have their own bin."""
     for infinite in (1, 700, 2500):
         logits = rows_of("normal", 1, 9000)
         logits[0, torch.randperm(9000)[:infinite]] = INF
