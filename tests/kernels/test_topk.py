@@ -37,6 +37,11 @@ def rows_of(kind: str, rows: int, width: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(drawn(kind, rows, width, np.random.default_rng(seed)))
 
 
+def with_three_edges(wide: torch.Tensor) -> int:
+    """Return a column of float32 rows that is three before the first vector."""
+    return next(n for n in range(4) if (wide.data_ptr() // 4 + n) % 4 == 1)
+
+
 @settings(deadline=None, max_examples=25)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -122,7 +127,7 @@ def test_a_buffer_that_is_just_full() -> None:
     width = 3 + LONG // 4 * 4 + 3
     for valid in range(4086, 4098):
         wide = fenced(torch.full((1, width + 5), float("nan")))
-        start = next(n for n in range(4) if (wide.data_ptr() // 4 + n) % 4 == 1)
+        start = with_three_edges(wide)
         logits = wide[:, start : start + width]
         logits[0, :3] = logits[0, -3:] = 1
         logits[0, 3 : 3 + valid] = 1
@@ -165,7 +170,7 @@ def test_a_sample_that_misleads(sign: int, parts: int) -> None:
 def test_edges_survive_that_a_search_starts_over(seed: int) -> None:
     """Too few reach the threshold, and those are found last: warps may still be writing them."""
     wide = fenced(torch.full((1, LONG + 8), float("nan")))
-    start = next(n for n in range(4) if (wide.data_ptr() // 4 + n) % 4 == 1)
+    start = with_three_edges(wide)
     row = wide[0, start : start + 3 + 8000]
     row.copy_(rows_of("normal", 1, 3 + 8000)[0])
     row[:3] = 50

@@ -36,7 +36,7 @@ struct Ids {
 // Of up to LISTS lists of up to CAPACITY words, ITEMS of each to a thread: own[item] is of list
 // item / ITEMS.
 template <int CAPACITY, int ITEMS, int LISTS>
-struct ListSelector : Selector<CAPACITY, ITEMS, LISTS> {
+struct ListSelector {
   using Core = Selector<CAPACITY, ITEMS, LISTS>;
   using Sort = typename Core::Sort;
   static constexpr int THREADS = Core::THREADS, WARPS = Core::WARPS, EACH = Core::EACH;
